@@ -1,0 +1,56 @@
+"""What a strategy costs per training step: time by kind, bytes and messages, memory.
+
+A `Cost` is a closed form that has been evaluated: plain numbers in SI units. `a + b` is "a, then b"; `a | b` is "a and b at
+the same time" (times take the larger, traffic adds up).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What one rank puts on the wire in one step, payload only.
+
+    Attributes:
+        nbytes: bytes sent.
+        messages: messages sent; a native collective counts the messages of the algorithm that it uses.
+    """
+
+    nbytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(nbytes=self.nbytes + other.nbytes, messages=self.messages + other.messages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The closed form of one training step, seen from the slowest worker.
+
+    Attributes:
+        compute: seconds in which the worker's device computes (forward, backward, update).
+        exposed_communication: seconds in which the worker stands still while bytes are in flight.
+        wait: seconds in which the worker stands still for another rank.
+        hidden_communication: seconds of communication that run beside compute.
+        sent: traffic of each rank of the run, workers first, then services.
+        memory: bytes per kind ("parameters", "gradients", "optimizer", "buckets", ...) on the worker that needs most.
+        notes: what a reader must know, e.g. which reading of a paper's latency term is used.
+    """
+
+    compute: float = 0.0
+    exposed_communication: float = 0.0
+    wait: float = 0.0
+    hidden_communication: float = 0.0
+    sent: tuple[Traffic, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def step_time(self) -> float:
+        """Seconds per step: what computes plus what is exposed."""
+        return self.compute + self.exposed_communication + self.wait
+
+    def with_notes(self, *notes: str) -> Cost:
+        return replace(self, notes=(*self.notes, *notes))

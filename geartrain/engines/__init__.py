@@ -1,0 +1,1 @@
+"""What runs a rank's program: `real` (torch.distributed) and `simulated` (a virtual clock)."""

@@ -1,0 +1,1 @@
+"""What runs leave behind: logs per rank, the split of step time, files."""

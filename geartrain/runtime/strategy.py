@@ -1,0 +1,99 @@
+"""`Strategy`: a frozen value that says how ranks train together, and what it says of itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from geartrain.cluster.placement import Placement, ServicePlace
+from geartrain.cost.terms import Cost
+from geartrain.runtime.context import Context
+from geartrain.runtime.worker import Service, Task, Worker
+from geartrain.workload.spec import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Where a method comes from.
+
+    Attributes:
+        title, authors, year: as printed.
+        where: arXiv id or venue.
+        part: section, equation or algorithm that the code follows.
+    """
+
+    title: str
+    authors: str
+    year: int
+    where: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.authors}: {self.title} ({self.year}, {self.where}{', ' + self.part if self.part else ''})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a strategy asks of the engine, the task and the user's program.
+
+    Attributes:
+        any_source: receives from whoever sends first.
+        lanes: second activities on a rank.
+        data_dependent: what goes on the wire, or when, depends on the numbers (so it cannot run on shapes alone).
+        attachable: can be put into an unchanged training loop.
+        ordered_model: needs the task's `cuts()`.
+    """
+
+    any_source: bool = False
+    lanes: bool = False
+    data_dependent: bool = False
+    attachable: bool = False
+    ordered_model: bool = False
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A setting in which a strategy must give the same weights as another one.
+
+    Attributes:
+        special: the strategy in its special setting.
+        relation: "equals" (bit for bit on integer-valued data and at two workers).
+        other: the simpler strategy.
+        num_workers: only for this many workers, if given.
+    """
+
+    special: Strategy
+    relation: str
+    other: Strategy
+    num_workers: int | None = None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The services that exist beside the workers, and where they like to live."""
+
+    services: tuple[ServicePlace, ...] = field(default=())
+
+
+class Strategy(ABC):
+    """How ranks train together. Subclasses are frozen, keyword-only dataclasses of hyperparameters, with defaults for all."""
+
+    name: ClassVar[str]
+    paper: ClassVar[Paper]
+    needs: ClassVar[Needs] = Needs()
+
+    def roles(self, num_workers: int) -> Roles:
+        return Roles()
+
+    @abstractmethod
+    def bind(self, ctx: Context, task: Task) -> Worker | Service:
+        """Make this rank's running part. All ranks call it at the same point of the program."""
+
+    @abstractmethod
+    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
+        """The closed form of one step with a global batch of `batch` samples. Bytes and messages are exact."""
+
+    def limits(self) -> Sequence[Limit]:
+        return ()

@@ -1,0 +1,1 @@
+"""The shape of a training step as plain data, without torch."""

@@ -1,0 +1,86 @@
+"""`Workload`: the shape of one training step as plain data: layers, FLOP, bytes, parameters. No torch, no data.
+
+Numbers of work and of moved bytes are per sample; a layer's time on a device for b samples is the roofline of b times them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A trainable tensor: its dotted name, its shape, its place in `model.parameters()`."""
+
+    name: str
+    shape: tuple[int, ...]
+    index: int
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A leaf of the model, in forward order.
+
+    Attributes:
+        name: dotted name.
+        parameters: its own trainable tensors, in registration order (a tied one only at its first layer).
+        forward_flop, backward_flop: floating-point operations per sample (a multiply-add is two).
+        forward_bytes, backward_bytes: device-memory traffic per sample, in bytes.
+        forward_fixed_bytes, backward_fixed_bytes: traffic that does not grow with the batch (the weights).
+        activation: bytes per sample kept for backward.
+        num_kernels: kernels launched in forward; backward counts twice as many.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...] = ()
+    forward_flop: float = 0.0
+    backward_flop: float = 0.0
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    forward_fixed_bytes: float = 0.0
+    backward_fixed_bytes: float = 0.0
+    activation: float = 0.0
+    num_kernels: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One training step of a model.
+
+    Attributes:
+        name: what it is called.
+        source: where the model definition comes from.
+        layers: in forward order.
+        dtype: of parameters and gradients, e.g. "fp32".
+        element_size: bytes per parameter on the wire and in memory.
+        optimizer_state: optimizer bytes per parameter byte (SGD 0, momentum 1, Adam 2).
+        update_flop: operations per parameter in the update.
+    """
+
+    name: str
+    source: str
+    layers: tuple[Layer, ...]
+    dtype: str = "fp32"
+    element_size: int = 4
+    optimizer_state: float = 1.0
+    update_flop: float = 4.0
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All trainable tensors in the order of `model.parameters()`, which need not be the order of use."""
+        return tuple(sorted((p for layer in self.layers for p in layer.parameters), key=lambda p: p.index))
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel for p in self.parameters)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self.num_parameters * self.element_size
