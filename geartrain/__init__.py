@@ -1,0 +1,28 @@
+"""geartrain: one training strategy, written once, on any cluster: real, emulated or simulated.
+
+Public names are loaded when first used, so that reading a cluster or a cost needs no torch. A new name goes into three
+places below, in sorted order; a test compares them.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+]
+
+# name -> the module that defines it
+_HOMES: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,42 @@
+"""What holds for every test: one thread a process, deterministic numerics, a process left as it was found."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads; processes that a test starts inherit it
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True)  # also fills fresh memory with NaN, so that reading it shows
+
+# Same examples in every run: a failure on one machine is a failure on all.
+hypothesis.settings.register_profile("gate", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("gate")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def left_as_found() -> Iterator[None]:
+    """A test that leaves a process group or a changed default behind fails itself, not the next one."""
+    before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+    yield
+    assert not torch.distributed.is_initialized(), "the test left a process group behind"
+    assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
