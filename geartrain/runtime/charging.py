@@ -1,44 +1,46 @@
-"""How code that only pretends to compute says what it would have computed.
+"""How code says what computing costs, or that it shall cost nothing.
 
-On a real engine nothing listens and a charge is free; the simulated engine charges it to the calling rank's clock.
+The simulated engine listens, per thread; on other engines nobody does and a charge is free.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from geartrain.cost.compute import Work
 
 
-@dataclass(frozen=True)
-class Work:
-    """Work of one kernel or a run of kernels on a device.
-
-    Attributes:
-        name: for the timeline.
-        flop: floating-point operations.
-        nbytes: device-memory traffic.
-        dtype: of the arithmetic, e.g. "fp32".
-        num_kernels: launches.
-    """
-
-    name: str
-    flop: float
-    nbytes: float
-    dtype: str = "fp32"
-    num_kernels: int = 1
+class _State(threading.local):
+    listener: Callable[[Work], None] | None = None
+    paused: bool = False
 
 
-_local = threading.local()
+_state = _State()
 
 
 def charge(work: Work) -> None:
-    """Charge `work` to the device of the calling rank, if somebody keeps account."""
-    listener: Callable[[Work], None] | None = getattr(_local, "listener", None)
-    if listener is not None:
-        listener(work)
+    """Charge `work` to the device of the calling rank, for code that only pretends to compute."""
+    if _state.listener is not None and not _state.paused:
+        _state.listener(work)
 
 
 def listen(listener: Callable[[Work], None] | None) -> None:
-    """Set who keeps account of charges made in this thread."""
-    _local.listener = listener
+    """Set who keeps account of this thread's work."""
+    _state.listener = listener
+
+
+def paused() -> bool:
+    """Whether this thread's work is free at the moment."""
+    return _state.paused
+
+
+@contextmanager
+def uncharged() -> Iterator[None]:
+    """What runs inside costs no virtual time, e.g. evaluation."""
+    before, _state.paused = _state.paused, True
+    try:
+        yield
+    finally:
+        _state.paused = before

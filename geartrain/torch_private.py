@@ -1,0 +1,432 @@
+"""The only file that touches private names of PyTorch. Checked against PyTorch 2.13; `tests/test_torch_private.py` fails first.
+
+Three things need them:
+
+* `PythonGroup`: a process group in Python that DDP, FSDP2, DTensor and pipelining accept. PyTorch calls it under old and new
+  method names; it turns all of them into one kind of value, a `Call`, or a send or receive.
+* worlds: PyTorch keeps one table of groups per process. The simulator needs one per rank (ranks are threads), shared with the
+  rank's lanes; a run needs groups that the user's default world does not contain (workers + services).
+* the autograd engine: whether a backward is running, and a callback at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOp,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+    _register_process_group,
+    _set_thread_isolation_mode,
+    _unregister_process_group,
+)
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.distributed_c10d import BackendConfig
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(slots=True)
+class Item:
+    """One tensor's part of a collective: what this rank gives and where what it gets goes.
+
+    `gives` and `gets` have one entry, or one per group rank where the collective deals different tensors to ranks.
+    """
+
+    gives: Sequence[Tensor]
+    gets: Sequence[Tensor]
+
+
+@dataclass(slots=True)
+class Call:
+    """A collective as one rank asks for it, whatever the name of the method it came through.
+
+    Attributes:
+        kind: all_reduce, broadcast, reduce, all_gather, gather, scatter, reduce_scatter, all_to_all or barrier.
+        items: one per tensor; several for a coalesced call.
+        op: reduction, for the kinds that reduce.
+        root: group rank of the root, for the kinds that have one.
+        asynchronous: True when the caller keeps the work to wait for later.
+    """
+
+    kind: str
+    items: list[Item] = field(default_factory=list)
+    op: Any = None
+    root: int = 0
+    asynchronous: bool = False
+
+
+Forward = Callable[[dist.ProcessGroup], dist.Work]
+"""Makes the same call on another process group."""
+
+
+def _flat_chunks(tensor: Tensor, count: int) -> list[Tensor]:
+    return list(tensor.view(-1).chunk(count)) if tensor.numel() else [tensor.view(-1)] * count
+
+
+def _split(tensor: Tensor, sizes: Sequence[int] | None, count: int) -> list[Tensor]:
+    return list(tensor.split(list(sizes))) if sizes else list(tensor.chunk(count))
+
+
+class PythonGroup(dist.ProcessGroup):
+    """A process group whose operations are Python: subclasses give `launch`, `post_send` and `post_recv`."""
+
+    def __init__(self, group_rank: int, group_size: int) -> None:
+        super().__init__(group_rank, group_size)
+        self.group_rank, self.group_size = group_rank, group_size
+        self.given_name = ""
+
+    # --- what a subclass says ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def launch(self, call: Call, forward: Forward) -> dist.Work:
+        """Start a collective; must not block."""
+
+    @abstractmethod
+    def post_send(self, tensor: Tensor, destination: int, tag: int) -> dist.Work: ...
+
+    @abstractmethod
+    def post_recv(self, tensor: Tensor, source: int | None, tag: int) -> dist.Work:
+        """Start a receive from a group rank, or from any when `source` is None."""
+
+    # --- what PyTorch asks ------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        return "geartrain"
+
+    def rank(self) -> int:
+        return self.group_rank
+
+    def size(self) -> int:
+        return self.group_size
+
+    @property
+    def group_name(self) -> str:
+        return self.given_name or str(c10d._world.pg_names[self])
+
+    @property
+    def pg_name(self) -> str:
+        return self.group_name
+
+    def _set_sequence_number_for_group(self) -> None:
+        return
+
+    def _get_sequence_number_for_group(self) -> int:
+        return 0
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        opts = AllreduceOptions() if opts is None else opts
+        opts = _reduce_options(AllreduceOptions, opts)
+        call = Call("all_reduce", [Item((t,), (t,)) for t in tensors], opts.reduceOp, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.allreduce(tensors, opts))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
+        opts = AllreduceCoalescedOptions() if opts is None else opts
+        call = Call("all_reduce", [Item((t,), (t,)) for t in tensors], opts.reduceOp, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.allreduce_coalesced(tensors, opts))
+
+    def broadcast(self, tensors: Any, opts: Any = None, root: int | None = None) -> dist.Work:
+        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        opts = BroadcastOptions() if opts is None else opts
+        if isinstance(opts, int):
+            root, opts = opts, BroadcastOptions()
+        if root is not None:
+            opts.rootRank = root
+        call = Call(
+            "broadcast", [Item((t,), (t,)) for t in tensors], root=opts.rootRank, asynchronous=opts.asyncOp
+        )
+        return self.launch(call, lambda group: group.broadcast(tensors, opts))
+
+    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        opts = ReduceOptions() if opts is None else opts
+        call = Call(
+            "reduce", [Item((t,), (t,)) for t in tensors], opts.reduceOp, opts.rootRank, asynchronous=opts.asyncOp
+        )
+        return self.launch(call, lambda group: group.reduce(tensors, opts))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        if isinstance(inputs, Tensor):
+            outputs, inputs = [outputs], [inputs]
+        opts = AllgatherOptions() if opts is None else opts
+        items = [Item((given,), got) for got, given in zip(outputs, inputs, strict=True)]
+        call = Call("all_gather", items, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.allgather(outputs, inputs, opts))
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        opts = AllgatherOptions() if opts is None else opts
+        items = [Item((given,), [got[k] for got in output_lists]) for k, given in enumerate(inputs)]
+        call = Call("all_gather", items, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.allgather_coalesced(output_lists, inputs, opts))
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        opts = AllgatherOptions() if opts is None else opts
+        call = Call("all_gather", [self._gather_item(output, input)], asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.all_gather_single(output, input, opts))
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        opts = AllgatherOptions() if opts is None else opts
+        items = [self._gather_item(got, given) for got, given in zip(outputs, inputs, strict=True)]
+        call = Call("all_gather", items, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.all_gather_single_coalesced(outputs, inputs, opts))
+
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> dist.Work:
+        if isinstance(outputs, Tensor):
+            outputs, input_lists = [outputs], [input_lists]
+        opts = ReduceScatterOptions() if opts is None else opts
+        items = [Item(given, (got,)) for got, given in zip(outputs, input_lists, strict=True)]
+        call = Call("reduce_scatter", items, opts.reduceOp, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.reduce_scatter(outputs, input_lists, opts))
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        opts = ReduceScatterOptions() if opts is None else opts
+        call = Call("reduce_scatter", [self._scatter_item(output, input)], opts.reduceOp, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.reduce_scatter_single(output, input, opts))
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        opts = ReduceScatterOptions() if opts is None else opts
+        items = [self._scatter_item(got, given) for got, given in zip(outputs, inputs, strict=True)]
+        call = Call("reduce_scatter", items, opts.reduceOp, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.reduce_scatter_single_coalesced(outputs, inputs, opts))
+
+    def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        opts = GatherOptions() if opts is None else opts
+        gets = output_lists[0] if output_lists else ()
+        call = Call("gather", [Item((inputs[0],), gets)], root=opts.rootRank, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.gather(output_lists, inputs, opts))
+
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> dist.Work:
+        opts = ScatterOptions() if opts is None else opts
+        gives = input_lists[0] if input_lists else ()
+        call = Call("scatter", [Item(gives, (outputs[0],))], root=opts.rootRank, asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.scatter(outputs, input_lists, opts))
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        opts = AllToAllOptions() if opts is None else opts
+        call = Call("all_to_all", [Item(inputs, outputs)], asynchronous=opts.asyncOp)
+        return self.launch(call, lambda group: group.alltoall(outputs, inputs, opts))
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> dist.Work:
+        opts = AllToAllOptions() if opts is None else opts
+        gives = _split(input, input_sizes, self.group_size)
+        gets = _split(output, output_sizes, self.group_size)
+        call = Call("all_to_all", [Item(gives, gets)], asynchronous=opts.asyncOp)
+        return self.launch(
+            call, lambda group: group.all_to_all_single(output, input, output_sizes, input_sizes, opts)
+        )
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        opts = BarrierOptions() if opts is None else opts
+        return self.launch(Call("barrier", asynchronous=opts.asyncOp), lambda group: group.barrier(opts))
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        self.barrier().wait()
+
+    def send(self, tensors: Sequence[Tensor], destination: int, tag: int = 0) -> dist.Work:
+        return self.post_send(tensors[0], destination, tag)
+
+    def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> dist.Work:
+        return self.post_recv(tensors[0], source, tag)
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> dist.Work:
+        return self.post_recv(tensors[0], None, tag)
+
+    # The names under which older callers, C++ among them, ask for the same.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def _gather_item(self, output: Tensor, given: Tensor) -> Item:
+        return Item((given.view(-1),), _flat_chunks(output, self.group_size))
+
+    def _scatter_item(self, output: Tensor, given: Tensor) -> Item:
+        return Item(_flat_chunks(given, self.group_size), (output.view(-1),))
+
+
+def _reduce_options(kind: type[Any], opts: Any) -> Any:
+    """Turn a bare reduction (`group.allreduce(t, ReduceOp.SUM)`) into options."""
+    if hasattr(opts, "reduceOp"):
+        return opts
+    made = kind()
+    made.reduceOp = opts
+    return made
+
+
+def reduce_op_name(op: Any) -> str:
+    """`sum`, `avg`, `product`, `min`, `max`, `band`, `bor`, `bxor` or `premul_sum`."""
+    kind = op.op if isinstance(op, ReduceOp) else op
+    return str(kind).rsplit(".", 1)[-1].lower()
+
+
+# --- worlds -------------------------------------------------------------------------------------------------------------
+
+_WORLD_FIELDS = (
+    "default_pg",
+    "group_count",
+    "pg_map",
+    "pg_names",
+    "pg_group_ranks",
+    "pg_backend_config",
+    "tags_to_pg",
+    "pg_to_tag",
+    "pg_coalesce_state",
+    "comms",
+)
+
+
+class WorldTable:
+    """One rank's table of process groups."""
+
+    def __init__(self) -> None:
+        self.default_pg: dist.ProcessGroup | None = None
+        self.group_count = 0
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, dict[int, int]] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        self.comms: list[Any] = []
+
+
+class _WorldPerThread:
+    """Stands where PyTorch keeps its table; looks up the one of the calling thread, else the process's own."""
+
+    def __init__(self, fallback: Any) -> None:
+        object.__setattr__(self, "_fallback", fallback)
+        object.__setattr__(self, "_local", threading.local())
+
+    def _table(self) -> Any:
+        return getattr(self._local, "table", self._fallback)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._table(), name, value)
+
+    @property
+    def pg_config_info(self) -> list[dict[str, Any]]:
+        return []
+
+
+@contextmanager
+def worlds_per_thread() -> Iterator[None]:
+    """While open, threads that called `adopt_world` have a table and registry of groups of their own."""
+    before = c10d._world
+    _set_thread_isolation_mode(True)
+    c10d._world = _WorldPerThread(before)
+    try:
+        yield
+    finally:
+        c10d._world = before
+        _set_thread_isolation_mode(False)
+
+
+def adopt_world(table: WorldTable) -> None:
+    """Make `table` the calling thread's, and register its groups by name for this thread. Needs `worlds_per_thread`."""
+    c10d._world._local.table = table
+    for group, name in table.pg_names.items():
+        _register_process_group(name, group)
+
+
+def leave_world() -> None:
+    """Forget the calling thread's table and names."""
+    table = c10d._world._local.table
+    for name in list(table.pg_names.values()):
+        _unregister_process_group(name)
+    del c10d._world._local.table
+
+
+def enter_group(group: PythonGroup | dist.ProcessGroup, name: str, backend: str, ranks: Sequence[int]) -> None:
+    """Enter a group made outside `init_process_group` into the tables, so that `dist.all_reduce(t, group=group)` works.
+
+    Args:
+        ranks: the global ranks (as `dist` functions without `group_src`/`group_dst` use them) in group order.
+    """
+    world = c10d._world
+    world.pg_map[group] = (backend, None)
+    world.pg_names[group] = name
+    world.pg_group_ranks[group] = {rank: position for position, rank in enumerate(ranks)}
+    world.pg_backend_config[group] = str(BackendConfig(dist.Backend(backend)))
+    world.pg_to_tag[group] = f"user:{name}"
+    world.tags_to_pg.setdefault(f"user:{name}", []).append(group)
+    if isinstance(group, PythonGroup):
+        group.given_name = name
+    else:
+        group._set_group_name(name)
+    _register_process_group(name, group)
+
+
+def leave_group(group: dist.ProcessGroup) -> None:
+    """Take a group that `enter_group` entered out of the tables again."""
+    world = c10d._world
+    name = world.pg_names.pop(group)
+    tag = world.pg_to_tag.pop(group)
+    world.tags_to_pg[tag].remove(group)
+    for table in (world.pg_map, world.pg_group_ranks, world.pg_backend_config):
+        table.pop(group, None)
+    _unregister_process_group(name)
+
+
+def register_backend(name: str, create: Callable[[Any, int, int, timedelta], dist.ProcessGroup]) -> None:
+    """Let `init_process_group(name)` make groups with `create(store, group_rank, group_size, timeout)`; once per name."""
+    if name.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(name, create, devices=["cpu", "cuda"])
+
+
+def gloo_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.ProcessGroup:
+    """A plain gloo process group on a store of its own, not entered into any table."""
+    group = dist.ProcessGroup(store, rank, size)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    backend = dist.ProcessGroupGloo(dist.PrefixStore("cpu/", store), rank, size, timeout=timeout)
+    backend._set_sequence_number_for_group()
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
+def nccl_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.ProcessGroup:
+    """A plain NCCL process group (with gloo for CPU tensors) on a store of its own. Needs CUDA."""
+    group = gloo_group(store, rank, size, timeout)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    backend = dist.ProcessGroupNCCL(dist.PrefixStore("cuda/", store), rank, size, options)
+    backend._set_sequence_number_for_group()
+    group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)
+    return group
+
+
+# --- autograd -----------------------------------------------------------------------------------------------------------
+
+
+def in_backward() -> bool:
+    """Whether the calling thread is inside a running backward."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Call `callback` when the running backward has done its last node, before callbacks queued later than this."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
