@@ -20,7 +20,7 @@ help:
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
 	@echo "installing geartrain and its tools into .venv (the first time takes minutes)"
-	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@
 
 lint: $(STAMP)
