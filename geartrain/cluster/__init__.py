@@ -1,0 +1,36 @@
+"""Clusters: machines, devices and wires as plain values; their links and routes; who runs where."""
+
+from geartrain.cluster.load import Preset, dump_cluster, list_presets, load_cluster, local_cluster, parse_cluster
+from geartrain.cluster.overrides import NodeOverride, Overrides, PairOverride, Straggler, WireOverride
+from geartrain.cluster.placement import Pace, Placement, ServicePlace
+from geartrain.cluster.spec import Cluster, Device, Matrix, NodeGroup, Star, TwoLevel, Wire
+from geartrain.cluster.topology import SWITCH, Link, Route, Topology, build
+
+__all__ = [
+    "SWITCH",
+    "Cluster",
+    "Device",
+    "Link",
+    "Matrix",
+    "NodeGroup",
+    "NodeOverride",
+    "Overrides",
+    "Pace",
+    "PairOverride",
+    "Placement",
+    "Preset",
+    "Route",
+    "ServicePlace",
+    "Star",
+    "Straggler",
+    "Topology",
+    "TwoLevel",
+    "Wire",
+    "WireOverride",
+    "build",
+    "dump_cluster",
+    "list_presets",
+    "load_cluster",
+    "local_cluster",
+    "parse_cluster",
+]
