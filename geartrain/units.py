@@ -80,16 +80,17 @@ class Quantity:
         units = units or self.readable
         self._check(value)
         for unit in reversed(units):
-            scaled = float(f"{value / self.units[unit]:.{digits}g}")
+            scaled = float(f"{float(value / self.units[unit]):.{digits}g}")
             if scaled >= 1 or unit == units[0]:
-                return f"{scaled:.{max(digits, len(str(int(scaled))))}g} {unit}"
+                plain = 10**digits <= scaled < 10**6
+                return f"{scaled:.0f} {unit}" if plain else f"{scaled:.{digits}g} {unit}"
         raise AssertionError("unreachable: the smallest unit always fits")
 
     def format_exact(self, value: float) -> str:
         """The shortest text that parses back to exactly `value`."""
         self._check(value)
-        if self.whole and value != int(value):
-            raise UnitError(f"{value!r} cannot be written exactly as a {self.name}: it must be whole.")
+        if self.whole and (value != int(value) or value > self._largest()):
+            raise UnitError(f"{value!r} cannot be written exactly as a {self.name}: it must be whole and below 2**63.")
         best = f"{value!r} {self.exact[0]}"
         for unit in self.exact:
             quotient = Fraction(value) / self.units[unit]
@@ -136,7 +137,7 @@ class Quantity:
         return 2**63 - 1 if self.whole else int(sys.float_info.max)
 
     def _check(self, value: float) -> None:
-        if not (math.isfinite(value) and 0 <= value <= self._largest()):
+        if not (math.isfinite(value) and value >= 0):
             raise UnitError(f"{value!r} cannot be written as a {self.name}: it must be finite and not negative.")
 
 
@@ -170,7 +171,7 @@ FLOPS = Quantity(
     exact=("FLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"),
 )
 FLOP = Quantity(
-    name="amount of compute",
+    name="count of FLOP",
     units=_prefixed("FLOP", Fraction(1), binary=False),
     example="6 GFLOP",
     readable=("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"),

@@ -7,7 +7,6 @@ from geartrain.cluster.spec import Cluster, Device, Matrix, NodeGroup, Star, Two
 from geartrain.cluster.topology import SWITCH, Link, Route, Topology, build
 
 __all__ = [
-    "SWITCH",
     "Cluster",
     "Device",
     "Link",
@@ -20,6 +19,7 @@ __all__ = [
     "Placement",
     "Preset",
     "Route",
+    "SWITCH",
     "ServicePlace",
     "Star",
     "Straggler",
