@@ -1,12 +1,13 @@
 """The only file that touches private names of PyTorch. Checked against PyTorch 2.13; `tests/test_torch_private.py` fails first.
 
-Three things need them:
+Four things need them:
 
 * `PythonGroup`: a process group in Python that DDP, FSDP2, DTensor and pipelining accept. PyTorch calls it under old and new
   method names; it turns all of them into one kind of value, a `Call`, or a send or receive.
 * worlds: PyTorch keeps one table of groups per process. The simulator needs one per rank (ranks are threads), shared with the
   rank's lanes; a run needs groups that the user's default world does not contain (workers + services).
 * the autograd engine: whether a backward is running, and a callback at its end.
+* `TorchDispatchMode`: who prices, times or traces operations has to see them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import BackendConfig
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 
