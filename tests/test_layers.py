@@ -23,7 +23,7 @@ LAYERS = (
     {"torch_private"},
     {"runtime"},
     {"collectives", "emu", "sim"},
-    {"codecs", "exchange", "parallel", "schedules", "tasks"},
+    {"codecs", "exchange", "models", "parallel", "schedules", "tasks"},
     {"engines", "strategies"},
     {"planner", "report"},
     {"__main__", "cli"},
@@ -38,6 +38,7 @@ SIDEWAYS = {
     ("exchange", "codecs"): "an exchange moves the payload that a codec makes",
     ("schedules", "codecs"): "schedules stand above codecs",
     ("schedules", "exchange"): "a schedule says when an exchange starts and how late it is applied",
+    ("tasks", "models"): "a task trains a model, and a workload's task is made from one",
     ("__main__", "cli"): "python -m geartrain is the command line",
     ("__init__", "api"): "the public names come from the public functions",
 }
