@@ -1,7 +1,7 @@
 """What a rank writes down while it runs, on every engine: transfers, the times it stood still, spans, steps.
 
-An engine fills one `RankLog` per rank. Nothing here interprets: `geartrain.record.split` joins the logs of all ranks and says
-which part of a blocked interval was communication and which was waiting for a slower rank.
+An engine fills one `RankLog` per rank. Nothing here interprets: `geartrain.record.split` joins the logs of all ranks
+and says which part of a blocked interval was communication and which was waiting for a slower rank.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OpKey = tuple[Any, ...]
-"""Names one transfer or collective the same on every rank that takes part: (group, sequence) or (group, source, destination, tag, n)."""
+"""Names one transfer or collective the same on every rank that takes part.
+
+(group, sequence) or (group, source, destination, tag, n).
+"""
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class Op:
 
 @dataclass(slots=True)
 class Blocked:
-    """An interval in which a lane of the rank stood still for an operation (or, with no key, for something else: a queue, sleep)."""
+    """An interval in which a lane of the rank stood still for an operation (with no key: for a queue, a sleep, ...)."""
 
     begin: float
     end: float

@@ -1,0 +1,254 @@
+"""Who stood still, and why: the logs of all ranks joined, every blocked time divided into communication and waiting.
+
+    ready(k)  = the latest `posted` of operation k over the ranks that take part
+    wait      = the part of a blocked time before ready(k): the rank that posted last was waited for
+    exposed   = the part after: bytes were in flight and this rank could do nothing else
+    compute   = time - wait - exposed
+    wire      = time in which an operation of this rank, of any lane, was in flight (ready, not done)
+    hidden    = wire while the main lane was not blocked
+
+Only the main lane's blocked times count: another lane may stand still as long as it likes. A blocked time without an
+operation (a queue, a sleep) is waiting, for no rank that could be named. A rank that posts after an operation was done
+here did not hold this rank up (the last receiver of a broadcast), so such posts do not count into `ready`.
+
+An operation that some rank never entered is never ready: the whole blocked time is waiting for that rank. Bytes and
+messages belong to the step in which their operation was posted, whatever its lane.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geartrain.record.intervals import Interval, measured, merged, without
+from geartrain.record.log import Op, OpKey, RankLog, RunRecord
+
+_Posts = dict[OpKey, list[tuple[float, int]]]
+_BY_BEGIN = attrgetter("begin")
+_BY_POSTED = attrgetter("posted")
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A part of a time in which a rank's main lane stood still.
+
+    Attributes:
+        kind: "communication" (bytes in flight) or "wait".
+        what: kind of the operation, or what the log says where there was none ("queue", "sleep").
+        on: the rank waited for, or the other end of a transfer between two; None when no single rank can be named.
+        key: the operation, if there was one.
+    """
+
+    begin: float
+    end: float
+    kind: Literal["communication", "wait"]
+    what: str
+    on: int | None = None
+    key: OpKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """A window of one rank's time, divided. Seconds; bytes and messages are those this rank sent, payload only."""
+
+    begin: float
+    end: float
+    wait: float
+    exposed_communication: float
+    hidden_communication: float
+    wire: float
+    bytes_sent: int
+    messages: int
+
+    @property
+    def time(self) -> float:
+        return self.end - self.begin
+
+    @property
+    def compute(self) -> float:
+        """What is left when waiting and exposed communication are taken off: all that the program itself did."""
+        return max(0.0, self.end - self.begin - self.wait - self.exposed_communication)
+
+
+@dataclass(frozen=True, slots=True)
+class StepShares:
+    """One finished step of one rank, with the values that the rank gave for it (loss, samples, ...)."""
+
+    step: int
+    shares: Shares
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSplit:
+    """One rank's run, divided: as a whole (from 0 to the end of its program) and step by step (none for a script).
+
+    Attributes:
+        still: the times in which the main lane stood still, in order.
+        ready: when each of its operations was entered by all ranks that mattered (infinite: never).
+    """
+
+    rank: int
+    role: str
+    total: Shares
+    steps: tuple[StepShares, ...]
+    still: tuple[Still, ...]
+    ready: dict[OpKey, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A run, divided; one entry per rank, in rank order."""
+
+    ranks: tuple[RankSplit, ...]
+
+    def waits(self) -> dict[tuple[int, int | None], float]:
+        """(waiting rank, rank waited for or None) -> seconds, over the whole run."""
+        seconds: dict[tuple[int, int | None], float] = defaultdict(float)
+        for rank in self.ranks:
+            for still in rank.still:
+                if still.kind == "wait":
+                    seconds[rank.rank, still.on] += still.end - still.begin
+        return dict(seconds)
+
+    def wait_matrix(self) -> NDArray[np.float64]:
+        """[waiting rank, rank waited for] in seconds; the last column is waiting for no rank in particular."""
+        size = len(self.ranks)
+        matrix = np.zeros((size, size + 1))
+        for (rank, other), seconds in self.waits().items():
+            matrix[rank, size if other is None else other] = seconds
+        return matrix
+
+
+def split(record: RunRecord) -> Split:
+    """Join the logs of all ranks; see the module."""
+    posts: _Posts = defaultdict(list)
+    for log in record.logs:
+        for op in log.ops:
+            posts[op.key].append((op.posted, log.rank))
+    for entries in posts.values():
+        entries.sort()
+    return Split(tuple(_split_rank(log, posts) for log in record.logs))
+
+
+def _split_rank(log: RankLog, posts: _Posts) -> RankSplit:
+    end = log.end or _last_moment(log)
+    ready = {op.key: _ready(op, posts[op.key]) for op in log.ops}
+    still = tuple(_divide(log, ready, end))
+    waits = [(part.begin, part.end) for part in still if part.kind == "wait"]
+    exposed = [(part.begin, part.end) for part in still if part.kind == "communication"]
+    flights = merged((ready[op.key][0], op.done if op.done >= 0 else end) for op in log.ops)
+    hidden = without(flights, merged([*waits, *exposed]))
+    wire = merged([*flights, *exposed])
+    marks = sorted((mark for mark in log.steps if mark.end >= mark.begin), key=_BY_BEGIN)
+    windows = [(mark.begin, mark.end) for mark in marks]
+    steps = _shares(windows, waits, exposed, hidden, wire, log.ops)
+    total = _shares([(0.0, end)], waits, exposed, hidden, wire, log.ops)[0]
+    total = replace(total, bytes_sent=sum(op.nbytes for op in log.ops), messages=sum(op.messages for op in log.ops))
+    return RankSplit(
+        log.rank,
+        log.role,
+        total,
+        tuple(StepShares(mark.step, shares, mark.values) for mark, shares in zip(marks, steps, strict=True)),
+        still,
+        {key: moment for key, (moment, _) in ready.items()},
+    )
+
+
+def _ready(op: Op, entries: list[tuple[float, int]]) -> tuple[float, int | None]:
+    """When the last rank that mattered to this one had entered `op`, and which rank that was."""
+    if op.done < 0:
+        if len(entries) < len(op.peers):
+            missing = set(op.peers) - {rank for _, rank in entries}
+            return float("inf"), min(missing, default=None)
+        return entries[-1]
+    latest = entries[-1]
+    if latest[0] > op.done:
+        latest = entries[max(0, bisect_right(entries, op.done, key=lambda entry: entry[0]) - 1)]
+    return latest
+
+
+def _divide(log: RankLog, ready: dict[OpKey, tuple[float, int | None]], end: float) -> list[Still]:
+    """The main lane's blocked times in order, each cut at the moment when its operation was ready."""
+    ops = {op.key: op for op in log.ops}
+    parts: list[Still] = []
+    now = 0.0  # a blocked time that reaches into the next one is counted once
+    for blocked in sorted((b for b in log.blocked if b.lane == ""), key=_BY_BEGIN):
+        begin, stop = max(blocked.begin, now), blocked.end if blocked.end >= blocked.begin else end
+        if stop <= begin:
+            continue
+        now = stop
+        op = None if blocked.key is None else ops.get(blocked.key)
+        if op is None:
+            parts.append(Still(begin, stop, "wait", blocked.what or "something else"))
+        else:
+            parts.extend(_cut(log.rank, op, begin, stop, *ready[op.key]))
+    return parts
+
+
+def _cut(rank: int, op: Op, begin: float, end: float, ready: float, last: int | None) -> list[Still]:
+    """A blocked time for `op`: waiting until `ready` for rank `last`, communication from then on."""
+    if last == rank:  # nobody was later than this rank itself
+        ready = begin
+    middle = min(max(ready, begin), end)
+    parts = []
+    if middle > begin:
+        parts.append(Still(begin, middle, "wait", op.kind, last, op.key))
+    if end > middle:
+        others = [peer for peer in op.peers if peer != rank]
+        other = others[0] if len(others) == 1 else None
+        parts.append(Still(middle, end, "communication", op.kind, other, op.key))
+    return parts
+
+
+def _shares(
+    windows: Sequence[Interval],
+    waits: list[Interval],
+    exposed: list[Interval],
+    hidden: list[Interval],
+    wire: list[Interval],
+    ops: list[Op],
+) -> list[Shares]:
+    times = zip(*(measured(parts, windows) for parts in (waits, exposed, hidden, wire)), strict=True)
+    traffic = _traffic(windows, ops)
+    return [
+        Shares(
+            begin=begin,
+            end=end,
+            wait=wait,
+            exposed_communication=communication,
+            hidden_communication=beside,
+            wire=flying,
+            bytes_sent=nbytes,
+            messages=messages,
+        )
+        for (begin, end), (wait, communication, beside, flying), (nbytes, messages) in zip(
+            windows, times, traffic, strict=True
+        )
+    ]
+
+
+def _traffic(windows: Sequence[Interval], ops: list[Op]) -> list[tuple[int, int]]:
+    """Bytes and messages posted in each window, its end left out: what is posted there belongs to what comes next."""
+    found = [[0, 0] for _ in windows]
+    index = 0
+    for op in sorted(ops, key=_BY_POSTED):
+        while index < len(windows) and op.posted >= windows[index][1]:
+            index += 1
+        if index < len(windows) and windows[index][0] <= op.posted:
+            found[index][0] += op.nbytes
+            found[index][1] += op.messages
+    return [(nbytes, messages) for nbytes, messages in found]
+
+
+def _last_moment(log: RankLog) -> float:
+    """The last time in the log of a rank that did not come to write down its end."""
+    times = [0.0, *(op.posted for op in log.ops), *(op.done for op in log.ops), *(b.end for b in log.blocked)]
+    return max([*times, *(mark.end for mark in log.steps), *(mark.begin for mark in log.steps)])
