@@ -1,16 +1,20 @@
 """`Workload`: the shape of one training step as plain data: layers, FLOP, bytes, parameters. No torch, no data.
 
-Numbers of work and of moved bytes are per sample; a layer's time on a device for b samples is the roofline of b times them.
+Numbers of work and of moved bytes are per sample, with what does not grow with the batch beside them; a layer's work for
+b samples is `fixed + b * per sample`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNUSED = "(unused)"
+"""Name of the layer that holds trainable tensors which take no part in the step: they never get a gradient."""
+
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trainable tensor: its dotted name, its shape, its place in `model.parameters()`."""
+    """A trainable tensor: its dotted name, its shape, its place among the trainable ones of `model.parameters()`."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,16 +30,17 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A leaf of the model, in forward order.
+    """A leaf of the model, or what runs between two leaves, in forward order.
 
     Attributes:
-        name: dotted name.
+        name: dotted name; "(functional)" ends the name of what belongs to no leaf, "(loss)" is what runs outside the model.
         parameters: its own trainable tensors, in registration order (a tied one only at its first layer).
         forward_flop, backward_flop: floating-point operations per sample (a multiply-add is two).
         forward_bytes, backward_bytes: device-memory traffic per sample, in bytes.
+        forward_fixed_flop, backward_fixed_flop: operations that do not grow with the batch.
         forward_fixed_bytes, backward_fixed_bytes: traffic that does not grow with the batch (the weights).
         activation: bytes per sample kept for backward.
-        num_kernels: kernels launched in forward; backward counts twice as many.
+        num_kernels, num_backward_kernels: kernels launched in forward and in backward.
     """
 
     name: str
@@ -44,10 +49,13 @@ class Layer:
     backward_flop: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
+    forward_fixed_flop: float = 0.0
+    backward_fixed_flop: float = 0.0
     forward_fixed_bytes: float = 0.0
     backward_fixed_bytes: float = 0.0
     activation: float = 0.0
     num_kernels: int = 1
+    num_backward_kernels: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +69,9 @@ class Workload:
         dtype: of parameters and gradients, e.g. "fp32".
         element_size: bytes per parameter on the wire and in memory.
         optimizer_state: optimizer bytes per parameter byte (SGD 0, momentum 1, Adam 2).
-        update_flop: operations per parameter in the update.
+        update_flop: operations per parameter in the update (SGD 1, momentum 3).
+        update_traffic: bytes that the update moves per parameter byte (SGD 3, momentum 8: v *= m; v += g; p += v).
+        update_kernels: kernels that the update launches when it takes all parameters at a time.
     """
 
     name: str
@@ -70,7 +80,9 @@ class Workload:
     dtype: str = "fp32"
     element_size: int = 4
     optimizer_state: float = 1.0
-    update_flop: float = 4.0
+    update_flop: float = 3.0
+    update_traffic: float = 8.0
+    update_kernels: int = 3
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
