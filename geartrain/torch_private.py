@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -383,6 +383,17 @@ def enter_group(group: PythonGroup | dist.ProcessGroup, name: str, backend: str,
     _register_process_group(name, group)
 
 
+def enter_default_group(
+    group: dist.ProcessGroup, name: str, backend: str, ranks: Sequence[int], store: dist.Store
+) -> None:
+    """Make a group the default one, as `init_process_group` would; sub-groups made from it share `store`."""
+    enter_group(group, name, backend, ranks)
+    world = c10d._world
+    world.pg_map[group] = (backend, store)
+    world.default_pg = group
+    world.group_count = 1
+
+
 def leave_group(group: dist.ProcessGroup) -> None:
     """Take a group that `enter_group` entered out of the tables again."""
     world = c10d._world
@@ -394,10 +405,29 @@ def leave_group(group: dist.ProcessGroup) -> None:
     _unregister_process_group(name)
 
 
-def register_backend(name: str, create: Callable[[Any, int, int, timedelta], dist.ProcessGroup]) -> None:
-    """Let `init_process_group(name)` make groups with `create(store, group_rank, group_size, timeout)`; once per name."""
+@dataclass(frozen=True)
+class GroupRequest:
+    """What PyTorch asks for when a group is made: `ranks` are the global ranks in group order."""
+
+    store: Any
+    group_rank: int
+    group_size: int
+    timeout: timedelta
+    name: str
+    ranks: tuple[int, ...]
+
+
+def register_backend(name: str, create: Callable[[GroupRequest], dist.ProcessGroup]) -> None:
+    """Let `init_process_group(name)` and `new_group` make groups with `create`; the first registration of a name stays."""
     if name.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(name, create, devices=["cpu", "cuda"])
+
+        def make(options: Any, _: Any) -> dist.ProcessGroup:
+            size = options.group_size
+            ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+            request = GroupRequest(options.store, options.group_rank, size, options.timeout, options.group_id, ranks)
+            return create(request)
+
+        dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu", "cuda"])
 
 
 def gloo_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.ProcessGroup:
@@ -419,6 +449,15 @@ def nccl_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TI
     backend._set_sequence_number_for_group()
     group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)
     return group
+
+
+# --- dispatch -----------------------------------------------------------------------------------------------------------
+
+
+def without_dispatch() -> AbstractContextManager[None]:
+    """Inside, operations go straight to their kernels: no dispatch mode of this thread sees them."""
+    guard: AbstractContextManager[None] = torch._C._DisableTorchDispatch()
+    return guard
 
 
 # --- autograd -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,262 @@
+"""The simulated engine: ranks are threads under a virtual clock, tensors are real, time is computed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+
+from geartrain.cluster.placement import Placement, ServicePlace
+from geartrain.cluster.spec import Cluster
+from geartrain.cost.compute import ComputeModel
+from geartrain.engines.base import Engine
+from geartrain.record.log import RunRecord, Span, StepMark
+from geartrain.runtime.context import Context, Lane, Pending, Queue
+from geartrain.runtime.seeding import stream_seed
+from geartrain.sim.explain import Explainer
+from geartrain.sim.fabric import Fabric, RankState
+from geartrain.sim.kernel import Activity, Event
+from geartrain.sim.process_group import BACKEND, SimulatedGroup, make_group
+from geartrain.sim.ranks import Ranks
+from geartrain.sim.store import SimulatedStore
+from geartrain.torch_private import enter_default_group, enter_group, worlds_per_thread
+
+
+class SimulatedEngine(Engine):
+    """Runs `main(ctx)` under the virtual clock.
+
+    Args:
+        compute: prices operations; None makes compute free.
+        algorithms: collective kind -> algorithm, instead of the choice by size.
+    """
+
+    name: ClassVar[str] = "simulated"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"virtual_time", "meta"})
+
+    def __init__(self, compute: ComputeModel | None = None, algorithms: dict[str, str] | None = None) -> None:
+        self._compute, self._algorithms = compute, dict(algorithms or {})
+
+    def run(
+        self,
+        main: Callable[[Context], Any],
+        cluster: Cluster,
+        *,
+        workers: int,
+        services: Sequence[ServicePlace] = (),
+        seed: int = 0,
+        meta: bool = False,
+    ) -> RunRecord:
+        explain = Explainer()
+        fabric = explain.fabric = Fabric(Placement(cluster, workers, services), self._algorithms, explain)
+        ranks = Ranks(fabric, seed, self._compute)
+        store = SimulatedStore(fabric)
+
+        def body(rank: int) -> Callable[[], Any]:
+            return lambda: main(SimulatedContext(ranks, store, rank, seed, meta))
+
+        with simulated_process():
+            for rank in range(fabric.placement.num_ranks):
+                ranks.start(rank, fabric.placement.role(rank), body(rank))
+            return run_ranks(ranks)
+
+
+@contextmanager
+def simulated_process() -> Iterator[None]:
+    """What must hold in the process while simulated ranks run: a table of groups per thread, one thread per operation."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with worlds_per_thread():
+            yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def run_ranks(ranks: Ranks) -> RunRecord:
+    """Run started ranks and collect what they wrote down. Ctrl-C ends the run; the record says so."""
+    fabric = ranks.fabric
+    began = time.perf_counter()
+    interrupted = None
+    try:
+        ranks.run()
+    except KeyboardInterrupt:
+        interrupted = "interrupted from the keyboard"
+    mains = {a.rank: a for a in fabric.kernel.activities if not a.name}
+    return RunRecord(
+        engine="simulated",
+        logs=[state.log for state in fabric.ranks],
+        results=[mains[state.rank].result for state in fabric.ranks],
+        wall=time.perf_counter() - began,
+        virtual=True,
+        interrupted=interrupted,
+        link_bytes={
+            link.name: carried
+            for link, carried in zip(fabric.placement.links, fabric.network.link_bytes, strict=True)
+            if carried
+        },
+    )
+
+
+class SimulatedContext(Context):
+    """A rank's world under the virtual clock. Made in the rank's own thread."""
+
+    def __init__(self, ranks: Ranks, store: dist.Store, rank: int, seed: int, meta: bool) -> None:
+        self._ranks, self._fabric, self._kernel = ranks, ranks.fabric, ranks.fabric.kernel
+        placement = self._fabric.placement
+        self._state: RankState = self._fabric.ranks[rank]
+        self.rank, self.world_size, self.num_workers = rank, placement.num_ranks, placement.num_workers
+        self.role, self.seed, self.meta = placement.role(rank), seed, meta
+        self.device = torch.device("meta" if meta else "cpu")
+        self.clock = _Clock(self)
+        self.trace = _Trace(self)
+        self._generators: dict[str, torch.Generator] = {}
+        self._shared: dict[str, torch.Tensor] = {}
+        self._changed = Event("anything to become ready")
+        self._num_groups = 0
+        if rank < placement.num_workers:
+            workers = tuple(range(placement.num_workers))
+            self.workers = make_group(self._fabric, "workers", workers, rank)
+            enter_default_group(self.workers, "workers", BACKEND, workers, store)
+        everyone = tuple(range(self.world_size))
+        self.everyone = self._enter("everyone", everyone)
+
+    def _enter(self, name: str, ranks: tuple[int, ...]) -> SimulatedGroup:
+        group = make_group(self._fabric, name, ranks, ranks.index(self.rank))
+        enter_group(group, name, BACKEND, ranks)
+        return group
+
+    def rng(self, purpose: str) -> torch.Generator:
+        generator = self._generators.get(purpose)
+        if generator is None:
+            generator = self._generators[purpose] = torch.Generator()
+            generator.manual_seed(stream_seed(self.seed, self.rank, purpose))
+        return generator
+
+    def group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        self._num_groups += 1
+        name = f"group-{self._num_groups}"
+        return self._enter(name, tuple(ranks)) if self.rank in ranks else None
+
+    def spawn(self, fn: Callable[[], None], name: str, *, daemon: bool = False) -> Lane:
+        now = self._kernel.sync().now
+        lane = _Lane(self, name)
+
+        def body() -> None:
+            fn()
+            self._notify()
+
+        lane.activity = self._ranks.spawn(self._state, name, body, daemon, now)
+        return lane
+
+    def queue(self) -> Queue:
+        return _Queue(self)
+
+    def wait_any(self, pending: Sequence[Pending], deadline: float | None = None) -> int | None:
+        while True:
+            self._kernel.sync()
+            for position, item in enumerate(pending):
+                if item.ready():
+                    return position
+            if not self._wait_for_change(deadline, "any of several"):
+                return next((position for position, item in enumerate(pending) if item.ready()), None)
+
+    def recv_any(self, buffer: torch.Tensor, group: dist.ProcessGroup, tag: int = 0) -> int:
+        work: Any = group.recv_anysource([buffer], tag)
+        work.wait()
+        return int(work.source_rank())
+
+    def shared(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        if name not in self._shared:
+            self._shared[name] = like.detach().clone()
+        return self._shared[name]
+
+    def mark_step(self, step: int, phase: Literal["begin", "end"], **values: Any) -> None:
+        now = self._kernel.me().now
+        steps = self._state.log.steps
+        if phase == "begin":
+            self._ranks.new_step(self.rank)
+            self._state.step = step
+            steps.append(StepMark(step, now, values=dict(values)))
+        else:
+            steps[-1].end = now
+            steps[-1].values.update(values)
+
+    # --- for queues and lanes ---------------------------------------------------------------------------------------
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, Event("anything to become ready")
+        self._kernel.fire(changed)
+
+    def _wait_for_change(self, deadline: float | None, what: str) -> bool:
+        return self._fabric.wait(self._changed, None, what, deadline)
+
+
+class _Clock:
+    def __init__(self, ctx: SimulatedContext) -> None:
+        self._kernel = ctx._kernel
+
+    def now(self) -> float:
+        return self._kernel.me().now
+
+    def sleep(self, seconds: float) -> None:
+        self._kernel.sleep(seconds)
+
+
+class _Trace:
+    def __init__(self, ctx: SimulatedContext) -> None:
+        self._kernel, self._log = ctx._kernel, ctx._state.log
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        activity = self._kernel.me()
+        begin = activity.now
+        try:
+            yield
+        finally:
+            self._log.spans.append(Span(begin, activity.now, name, activity.name))
+
+    def count(self, name: str, value: float) -> None:
+        self._log.counts[name] = self._log.counts.get(name, 0.0) + value
+
+
+class _Queue(Queue):
+    def __init__(self, ctx: SimulatedContext) -> None:
+        self._ctx = ctx
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        self._ctx._kernel.sync()
+        self._items.append(item)
+        self._ctx._notify()
+
+    def get(self, deadline: float | None = None) -> Any:
+        self._ctx._kernel.sync()
+        while not self._items:
+            if not self._ctx._wait_for_change(deadline, "a queue"):
+                if self._items:
+                    break
+                raise TimeoutError(f"nothing came before t = {deadline}")
+        return self._items.popleft()
+
+    def ready(self) -> bool:
+        self._ctx._kernel.sync()
+        return bool(self._items)
+
+
+class _Lane(Lane):
+    activity: Activity
+
+    def __init__(self, ctx: SimulatedContext, name: str) -> None:
+        self._ctx, self.name = ctx, name
+
+    def join(self) -> None:
+        self._ctx._fabric.wait(self.activity.ended, None, f"lane {self.name}")
+
+    def ready(self) -> bool:
+        self._ctx._kernel.sync()
+        return self.activity.ended.done

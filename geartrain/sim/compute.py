@@ -1,0 +1,85 @@
+"""Compute in virtual time: every operation a rank runs is priced on its device and charged to its clock, as it runs.
+
+Because charges fall inside forward and backward, what a program overlaps with communication is overlapped here too.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from geartrain.cluster.placement import Pace
+from geartrain.cluster.spec import Device
+from geartrain.cost.compute import ComputeModel, Work
+from geartrain.runtime import charging
+from geartrain.runtime.opcost import OpCosts
+from geartrain.sim.kernel import Kernel
+
+
+class Pacer:
+    """How fast one rank computes now: its device's speed, jitter and straggling, drawn anew for every step.
+
+    Args:
+        pace: what the cluster says of the device.
+        seed: of this rank's stream.
+    """
+
+    def __init__(self, pace: Pace, seed: int) -> None:
+        self._pace = pace
+        self._random = random.Random(seed)
+        self.varies = pace.jitter > 0.0 or pace.straggler is not None
+        self.slowness = 1.0 / pace.speed
+
+    def draw(self) -> None:
+        """A new step begins."""
+        if not self.varies:
+            return
+        pace = self._pace
+        factor = max(0.1, 1.0 + pace.jitter * self._random.gauss(0.0, 1.0)) if pace.jitter else 1.0
+        if pace.straggler is not None and self._random.random() < pace.straggler.probability:
+            factor *= pace.straggler.factor
+        self.slowness = factor / pace.speed
+
+
+class Prices:
+    """Seconds of work on one device, looked up once per distinct work; shared by all ranks with such a device."""
+
+    def __init__(self, model: ComputeModel, device: Device) -> None:
+        self._model, self._device = model, device
+        self._known: dict[Work, float] = {}
+        self._by_identity: dict[int, tuple[Work, float]] = {}
+
+    def of(self, work: Work) -> float:
+        # The cost cache hands out the same object for the same operation: identity is the quick key, the entry keeps it alive.
+        entry = self._by_identity.get(id(work))
+        if entry is None:
+            seconds = self._known.get(work)
+            if seconds is None:
+                seconds = self._known[work] = self._model.seconds(work, self._device)
+            if work.key is None:
+                return seconds
+            entry = self._by_identity[id(work)] = (work, seconds)
+        return entry[1]
+
+
+class ChargeMode(TorchDispatchMode):
+    """Charges every operation of one rank; entered in each of its threads."""
+
+    def __init__(self, kernel: Kernel, costs: OpCosts, prices: Prices, pacer: Pacer) -> None:
+        super().__init__()
+        self._charge, self._cost, self._price, self._pacer = kernel.charge, costs, prices.of, pacer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types:
+            return NotImplemented  # a tensor subclass (DTensor): let it run its local operations, which come back here
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if not charging.paused():
+            self.charge(self._cost(func, args, kwargs, result))
+        return result
+
+    def charge(self, work: Work) -> None:
+        seconds = self._price(work)
+        if seconds:
+            self._charge(seconds * self._pacer.slowness)

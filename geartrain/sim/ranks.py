@@ -1,0 +1,146 @@
+"""Ranks and lanes as threads: what is set up in each, and what is swapped when the baton passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+
+from geartrain.cost.compute import ComputeModel
+from geartrain.record.log import RankLog
+from geartrain.runtime import charging
+from geartrain.runtime.opcost import OpCosts
+from geartrain.runtime.seeding import stream_seed
+from geartrain.sim.compute import ChargeMode, Pacer, Prices
+from geartrain.sim.fabric import ActivityState, Fabric, RankState
+from geartrain.sim.kernel import Activity
+from geartrain.torch_private import adopt_world, leave_world
+
+
+class Swapped(Protocol):
+    """Process-wide state that each activity sees as its own: saved when it loses the baton, set when it gets it back."""
+
+    def save(self) -> Any: ...
+
+    def restore(self, state: Any) -> None: ...
+
+    def fresh(self, rank: int, lane: str) -> Any: ...
+
+
+class TorchRandom:
+    """Torch's default generator. A rank's starts as in a new process, a lane's from its own stream."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._new_process = torch.Generator().get_state()
+
+    def save(self) -> Any:
+        return torch.get_rng_state()
+
+    def restore(self, state: Any) -> None:
+        torch.set_rng_state(state)
+
+    def fresh(self, rank: int, lane: str) -> Any:
+        if not lane:
+            return self._new_process
+        return torch.Generator().manual_seed(stream_seed(self._seed, rank, f"lane {lane}")).get_state()
+
+
+class Ranks:
+    """Starts ranks and lanes on a fabric.
+
+    Args:
+        fabric: the shared world.
+        seed: of the run.
+        compute: prices operations; None charges nothing.
+        swapped: what is kept per activity besides torch's random state.
+    """
+
+    def __init__(
+        self, fabric: Fabric, seed: int, compute: ComputeModel | None, swapped: Sequence[Swapped] = ()
+    ) -> None:
+        self.fabric, self.seed = fabric, seed
+        self._compute = compute
+        self._swapped: list[Swapped] = [TorchRandom(seed), *swapped]
+        self._costs = OpCosts()
+        self._prices: dict[Any, Prices] = {}
+        self._pacers: dict[int, Pacer] = {}
+        self._running: Activity | None = None
+        fabric.kernel.listener = self
+
+    def start(self, rank: int, role: str, body: Callable[[], Any]) -> RankState:
+        """A new rank; its program runs once the kernel does."""
+        state = RankState(rank, RankLog(rank, role))
+        self.fabric.ranks.append(state)
+        placement = self.fabric.placement
+        self._pacers[rank] = Pacer(placement.pace(rank), stream_seed(self.seed, rank, "pace"))
+        self._add(state, "", body, daemon=False, now=0.0)
+        return state
+
+    def spawn(self, rank: RankState, name: str, body: Callable[[], Any], daemon: bool, now: float) -> Activity:
+        """A new lane of a rank. It inherits the creator's grad mode and default dtype."""
+        grad = torch.is_grad_enabled()
+
+        def inherit() -> Any:
+            with torch.set_grad_enabled(grad):
+                return body()
+
+        return self._add(rank, name, inherit, daemon, now)
+
+    def _add(self, rank: RankState, name: str, body: Callable[[], Any], daemon: bool, now: float) -> Activity:
+        activity = self.fabric.kernel.add(rank.rank, name, lambda: self._inside(activity, body), daemon=daemon, now=now)
+        activity.state = ActivityState(rank, self.fabric, [s.fresh(rank.rank, name) for s in self._swapped])
+        rank.activities.append(activity)
+        return activity
+
+    def _inside(self, activity: Activity, body: Callable[[], Any]) -> Any:
+        """What every thread of a rank is wrapped in: its group table, single-threaded backward, its charges."""
+        adopt_world(activity.state.rank.table)
+        torch.autograd.set_multithreading_enabled(False)
+        with ExitStack() as stack:
+            mode = self._mode(activity.rank)
+            if mode is not None:
+                stack.enter_context(mode)
+                charging.listen(mode.charge)
+            try:
+                return body()
+            finally:
+                charging.listen(None)
+                leave_world()
+                if not activity.name:
+                    activity.state.rank.log.end = activity.now
+
+    def _mode(self, rank: int) -> ChargeMode | None:
+        placement = self.fabric.placement
+        if self._compute is None or placement.node(rank) < 0:
+            return None
+        device = placement.device(rank)
+        prices = self._prices.get(device.name)
+        if prices is None:
+            prices = self._prices[device.name] = Prices(self._compute, device)
+        return ChargeMode(self.fabric.kernel, self._costs, prices, self._pacers[rank])
+
+    def new_step(self, rank: int) -> None:
+        """A step of this rank begins: its jitter is drawn anew."""
+        self._pacers[rank].draw()
+
+    def switched(self, activity: Activity) -> None:
+        before = self._running
+        if before is activity:
+            return
+        if before is not None:
+            before.state.random = [s.save() for s in self._swapped]
+        for swapped, state in zip(self._swapped, activity.state.random, strict=True):
+            swapped.restore(state)
+        self._running = activity
+
+    def run(self) -> None:
+        """Run all ranks to their ends; this thread's own state is as before afterwards."""
+        saved = [s.save() for s in self._swapped]
+        try:
+            self.fabric.kernel.run()
+        finally:
+            for swapped, state in zip(self._swapped, saved, strict=True):
+                swapped.restore(state)
