@@ -155,11 +155,16 @@ def _flop(op: _Operation, args: Sequence[Any], kwargs: Mapping[str, Any], named:
     return float(max(sizes, default=0))
 
 
-def _dtype(tensors: Sequence[Tensor]) -> str:
+def dtype_key(dtype: torch.dtype) -> str:
+    """The key of `Device.flops` at whose rate a type computes."""
+    return _DTYPES.get(dtype, "fp32")
+
+
+def _arithmetic(tensors: Sequence[Tensor]) -> str:
     arithmetic = next((t.dtype for t in tensors if t.is_floating_point() or t.is_complex()), None)
     if arithmetic is None:
         arithmetic = tensors[0].dtype if tensors else torch.float32
-    return _DTYPES.get(arithmetic, "fp32")
+    return dtype_key(arithmetic)
 
 
 def work_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> Work:
@@ -184,7 +189,7 @@ def work_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, ou
         name=op.name,
         flop=_flop(op, args, kwargs, named, out),
         nbytes=float(_traffic(op, named, outputs)),
-        dtype=_dtype(everything),
+        dtype=_arithmetic(everything),
         key=(
             op.name,
             tuple(tuple(t.shape) for t in everything),

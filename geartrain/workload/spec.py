@@ -1,7 +1,7 @@
 """`Workload`: the shape of one training step as plain data: layers, FLOP, bytes, parameters. No torch, no data.
 
-Numbers of work and of moved bytes are per sample, with what does not grow with the batch beside them; a layer's work for
-b samples is `fixed + b * per sample`.
+Work and moved bytes are told per sample, beside what does not grow with the batch: on b samples a layer has
+`fixed + b * per sample` of each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Layer:
     """A leaf of the model, or what runs between two leaves, in forward order.
 
     Attributes:
-        name: dotted name; "(functional)" ends the name of what belongs to no leaf, "(loss)" is what runs outside the model.
+        name: dotted name; what belongs to no leaf ends in "(functional)", what runs outside the model is "(loss)".
         parameters: its own trainable tensors, in registration order (a tied one only at its first layer).
         forward_flop, backward_flop: floating-point operations per sample (a multiply-add is two).
         forward_bytes, backward_bytes: device-memory traffic per sample, in bytes.
