@@ -1,0 +1,54 @@
+"""One worker's forward and backward, as all methods that exchange gradients do it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from geartrain.runtime.buckets import GradientBuckets, trainable
+from geartrain.runtime.worker import Batch, Task
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on `device`."""
+    return Batch(batch.inputs.to(device), batch.targets.to(device), batch.weight)
+
+
+def backward(task: Task, model: nn.Module, batch: Batch, buckets: GradientBuckets) -> Tensor:
+    """Leave this worker's share of the gradient of the global batch in the buckets.
+
+        g_i = weight_i * d(mean loss of worker i)/dw,    so that sum_i g_i is the gradient of the mean over the global
+        batch
+
+    Returns:
+        The mean loss over the worker's samples, a scalar without a graph.
+    """
+    buckets.begin()
+    loss = task.loss(model, batch)
+    _poison(model, loss.detach())
+    loss.backward(gradient=torch.full_like(loss, batch.weight))
+    buckets.flush()
+    return loss.detach()
+
+
+def _poison(model: nn.Module, loss: Tensor) -> None:
+    """Make a loss that is not finite spread to all workers with the gradients, so that all stop in the same step.
+
+    loss - loss is 0, or NaN where the loss is NaN or infinite; it goes, without a look at the number, into the gradient
+    element that `is_poisoned` looks at. No message is needed beside those that travel anyway.
+    """
+    gradient = _witness(model).grad
+    assert gradient is not None, "buckets give every trainable parameter a gradient"
+    gradient.view(-1)[0] = loss - loss
+
+
+def is_poisoned(model: nn.Module) -> bool:
+    """Whether some worker's loss was not finite in the step that the model has just taken."""
+    return not math.isfinite(_witness(model).detach().view(-1)[0].item())
+
+
+def _witness(model: nn.Module) -> nn.Parameter:
+    """The last trainable parameter that has elements."""
+    return [parameter for parameter in trainable(model) if parameter.numel()][-1]

@@ -1,0 +1,203 @@
+"""Flat gradient buckets: gradients are written straight into the tensors that travel.
+
+The parameters of a `Layout` lie one after another in one flat tensor, which is cut into buckets. Every `p.grad` is a
+view into
+that tensor, so autograd adds into it in place and nothing is packed or unpacked: the flat tensors are the one extra
+    copy of the
+gradients. A bucket is handed over when the gradients of all parameters that reach into it are there, counted by
+post-accumulate hooks; what never got a gradient (an unused parameter) is zero and goes at the end of backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Parameters one after another in a flat tensor, and where it is cut into buckets.
+
+    Attributes:
+        parameters: of one dtype and device, in order.
+        cuts: offsets in elements, ascending from 0 to the number of elements; two equal ones make an empty bucket.
+    """
+
+    parameters: tuple[nn.Parameter, ...]
+    cuts: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return self.cuts[-1]
+
+    def slices(self) -> list[slice]:
+        """The elements of each bucket."""
+        return [slice(begin, end) for begin, end in zip(self.cuts, self.cuts[1:], strict=False)]
+
+
+@dataclass(eq=False)
+class Bucket:
+    """A slice of a flat gradient tensor that travels as one.
+
+    Attributes:
+        index: its place among all buckets.
+        flat: the gradients, 1-D, before any codec.
+        needs: how many parameters reach into it.
+        missing: how many of them have no gradient yet in this backward; below zero once it has been handed over.
+    """
+
+    index: int
+    flat: Tensor
+    needs: int
+    missing: int = 0
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """What is trained, in registration order; a tied parameter once."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def even_cuts(numel: int, count: int) -> tuple[int, ...]:
+    """Offsets that cut `numel` elements into `count` parts; the first `numel % count` parts have one element more."""
+    size, more = divmod(numel, count)
+    return tuple(part * size + min(part, more) for part in range(count + 1))
+
+
+def deal(sizes: Sequence[int], kinds: Sequence[Hashable], limit: int | None) -> list[list[int]]:
+    """Deal tensors to buckets in reverse order: backward makes the gradients of the last ones first.
+
+    A bucket holds one kind (data type and device) and at most `limit` bytes, or a single tensor that is larger; None is
+    no limit. Unlike DDP's, the first bucket is no smaller than the others.
+
+    Args:
+        sizes: bytes of each tensor.
+        kinds: what must not be mixed in one bucket.
+        limit: bytes.
+
+    Returns:
+        The indices in each bucket; buckets stand in the order in which they were opened.
+    """
+    buckets: list[list[int]] = []
+    current: dict[Hashable, tuple[list[int], int]] = {}
+    for index in reversed(range(len(sizes))):
+        bucket, filled = current.get(kinds[index], ([], 0))
+        if bucket and limit is not None and filled + sizes[index] > limit:
+            bucket, filled = [], 0
+        if not bucket:
+            buckets.append(bucket)
+        bucket.append(index)
+        current[kinds[index]] = (bucket, filled + sizes[index])
+    return buckets
+
+
+def bucket_layouts(parameters: Sequence[nn.Parameter], limit: int | None) -> list[Layout]:
+    """One layout per bucket of at most `limit` bytes, see `deal`."""
+    dealt = deal([p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters], limit)
+    groups = [tuple(parameters[index] for index in indices) for indices in dealt]
+    return [Layout(group, (0, sum(p.numel() for p in group))) for group in groups]
+
+
+def flat_parameters(layout: Layout) -> Tensor:
+    """Move the values of the parameters into one flat tensor, of which they are views from now on."""
+    with torch.no_grad():
+        flat = torch.cat([parameter.detach().reshape(-1) for parameter in layout.parameters])
+        for parameter, view in zip(layout.parameters, _views(flat, layout), strict=True):
+            parameter.data = view
+    return flat
+
+
+class GradientBuckets:
+    """The gradients of one rank, in buckets.
+
+    A step is `begin()`, backward, `flush()`; `on_ready` gets every bucket exactly once per step.
+
+    Args:
+        layouts: which parameters lie together; the buckets are numbered through all of them.
+        on_ready: takes a bucket whose gradients are complete; called inside backward, so it must not wait.
+        overlap: hand over during backward; otherwise all at `flush()`.
+        in_order: hand over in the order of index only, which is then the same on all ranks even where they leave
+            different parameters unused. Collectives need that.
+    """
+
+    def __init__(
+        self, layouts: Sequence[Layout], on_ready: Callable[[Bucket], None], *, overlap: bool, in_order: bool = True
+    ) -> None:
+        self._on_ready, self._in_order, self._next = on_ready, in_order, 0
+        self._hooks: list[RemovableHandle] = []
+        self.flats: list[Tensor] = []
+        self.buckets: list[Bucket] = []
+        self._parameters = [parameter for layout in layouts for parameter in layout.parameters]
+        for layout in layouts:
+            self._lay_out(layout, overlap)
+
+    def _lay_out(self, layout: Layout, overlap: bool) -> None:
+        first = layout.parameters[0]
+        flat = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
+        buckets = [Bucket(len(self.buckets) + k, flat[part], 0) for k, part in enumerate(layout.slices())]
+        offset = 0
+        for parameter, view in zip(layout.parameters, _views(flat, layout), strict=True):
+            parameter.grad = view
+            end = offset + parameter.numel()
+            reached = [
+                bucket
+                for bucket, part in zip(buckets, layout.slices(), strict=True)
+                if part.start < end and offset < part.stop
+            ]
+            for bucket in reached:
+                bucket.needs += 1
+            if overlap:
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(partial(self._arrived, reached)))
+            offset = end
+        self.flats.append(flat)
+        self.buckets += buckets
+
+    def begin(self) -> None:
+        """Before forward: all gradients zero, all buckets open."""
+        for flat in self.flats:
+            flat.zero_()
+        for bucket in self.buckets:
+            bucket.missing = bucket.needs
+        self._next = 0
+
+    def _arrived(self, reached: Sequence[Bucket], _parameter: Tensor) -> None:
+        for bucket in reached:
+            bucket.missing -= 1
+            if bucket.missing == 0 and not self._in_order:
+                self._hand_over(bucket)
+        while self._in_order and self._next < len(self.buckets) and self.buckets[self._next].missing == 0:
+            self._hand_over(self.buckets[self._next])
+
+    def _hand_over(self, bucket: Bucket) -> None:
+        bucket.missing = -1
+        self._next += 1
+        self._on_ready(bucket)
+
+    def flush(self) -> None:
+        """After backward: hand over what is left."""
+        for bucket in self.buckets:
+            if bucket.missing >= 0:
+                self._hand_over(bucket)
+
+    def close(self) -> None:
+        """Remove all hooks and let go of the gradients."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def _views(flat: Tensor, layout: Layout) -> list[Tensor]:
+    """Each parameter's part of the flat tensor, in the parameter's shape."""
+    sizes = [parameter.numel() for parameter in layout.parameters]
+    ends = accumulate(sizes)
+    return [
+        flat[end - size : end].view(parameter.shape)
+        for parameter, size, end in zip(layout.parameters, sizes, ends, strict=True)
+    ]

@@ -1,0 +1,193 @@
+"""Synchronous: bucketed all-reduce of gradients, beside backward.
+
+    g <- sum_i weight_i * g_i          bucket by bucket, as soon as a bucket's gradients are there
+    w <- w - lr * g                    on every worker, with the task's optimizer
+
+Paper: Salem Alqahtani, Murat Demirbas, 2019, arXiv 1909.02061, ring all-reduce. Limits: one bucket without overlap, and
+any exchange, give the same weights; one worker is `single`.
+Differs from the paper: there Horovod fuses ready tensors within a time window; here the buckets are fixed before
+    training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch.distributed as dist
+from torch import Tensor
+
+from geartrain.cluster.placement import Placement
+from geartrain.collectives.ring import RingLane, ring_all_reduce, ring_traffic
+from geartrain.cost.collectives import plan_collective
+from geartrain.cost.terms import Cost, Traffic
+from geartrain.runtime.backward import backward, on_device
+from geartrain.runtime.buckets import GradientBuckets, bucket_layouts, deal, trainable
+from geartrain.runtime.context import Context
+from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
+from geartrain.runtime.worker import Batches, StepResult, Task, Worker
+from geartrain.strategies import closed_forms
+from geartrain.strategies.papers import PS_P2P_RING
+from geartrain.strategies.single import Single
+from geartrain.strategies.text import Size, check_fields, render
+from geartrain.workload.spec import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synchronous(Strategy):
+    """All workers sum their gradients and take the same step.
+
+        g <- sum_i weight_i * g_i,   w <- w - lr * g
+
+    Args:
+        overlap: start a bucket's all-reduce during backward (the paper's ring does); otherwise all buckets after
+            backward, one after another.
+        bucket_size: bytes in a bucket at most; none: one bucket for the whole model. 25 MiB is chosen, as in PyTorch's
+            DDP; Horovod's default is 64 MB.
+        exchange: "native": the backend's all-reduce; "ring": a ring written in sends and receives, the same on every
+            engine.
+
+    Costs, per worker and step, for M bytes of gradients on W workers: ring 2 M (W - 1)/W bytes in 2 (W - 1) messages
+    per bucket, uneven chunks counted exactly; native what the backend's algorithm for that size sends. One extra copy
+    of the gradients.
+
+        T_ring(M) = 2 (W - 1) alpha + 2 (W - 1)/W M/B + (W - 1)/W M gamma
+        cycle     = max(t_f + t_b, end of the last bucket) + t_u,   buckets one after another from when each is ready
+
+    Use it first: its traffic does not grow with W. On slow, long wires with many small buckets latency dominates; take
+    larger buckets. Batch-norm statistics stay local to each worker, and parameters that got no gradient are updated
+    with zero.
+
+    Example:
+        >>> str(Synchronous(bucket_size=None, exchange="ring"))
+        'synchronous:bucket_size=none,exchange=ring'
+
+    Source: Alqahtani and Demirbas, 2019, arXiv 1909.02061; the closed forms are derived.
+    """
+
+    name: ClassVar[str] = "synchronous"
+    paper: ClassVar[Paper] = PS_P2P_RING
+    needs: ClassVar[Needs] = Needs(lanes=True, attachable=True)
+
+    overlap: bool = True
+    bucket_size: Size | None = 25 * 2**20
+    exchange: Literal["native", "ring"] = "native"
+
+    def __post_init__(self) -> None:
+        check_fields(self, bucket_size=1)
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def bind(self, ctx: Context, task: Task) -> Worker:
+        return _SynchronousWorker(self, ctx, task)
+
+    def limits(self) -> Sequence[Limit]:
+        return (
+            Limit(Synchronous(bucket_size=None, overlap=False), "equals", Synchronous()),
+            Limit(Synchronous(exchange="ring"), "equals", Synchronous()),
+            Limit(Synchronous(exchange="ring", overlap=False), "equals", Synchronous()),
+            Limit(Synchronous(), "equals", Single(), num_workers=1),
+        )
+
+    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
+        compute = closed_forms.slowest(workload, place, batch)
+        parameters, size = workload.parameters, workload.element_size
+        dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), self.bucket_size)
+        numels = [sum(parameters[index].numel for index in group) for group in dealt]
+        parts = [self._bucket_cost(numel, workload, place) for numel in numels]
+        seconds = [part[0] for part in parts]
+        begin = compute.gradient
+        ready = closed_forms.ready_times(compute, workload, dealt) if self.overlap else [begin] * len(dealt)
+        exposed = max(0.0, closed_forms.one_after_another(ready, seconds) - begin)
+        sent = [Traffic()] * place.num_ranks
+        for _, traffic in parts:
+            sent = [before + more for before, more in zip(sent, traffic, strict=True)]
+        return Cost(
+            compute=compute.gradient + compute.update,
+            exposed_communication=exposed,
+            hidden_communication=sum(seconds) - exposed,
+            sent=tuple(sent),
+            memory=closed_forms.worker_memory(workload, compute.samples),
+            notes=(f"{len(dealt)} bucket(s), exchanged one after another",),
+        )
+
+    def _bucket_cost(self, numel: int, workload: Workload, place: Placement) -> tuple[float, Sequence[Traffic]]:
+        """Seconds of one bucket's all-reduce, and what each rank sends in it."""
+        workers, size = place.num_workers, workload.element_size
+        if workers == 1:
+            return 0.0, (Traffic(),)
+        if self.exchange == "ring":
+            chunk = -(-numel // workers)
+            step = closed_forms.travel(place, [(r, (r + 1) % workers, chunk * size) for r in range(workers)])
+            adding = max(closed_forms.reduce_time(place, rank, chunk, workload) for rank in range(workers))
+            return (workers - 1) * (2 * step + adding), ring_traffic(numel, size, workers)
+        plan = plan_collective("all_reduce", workers, numel * size, element=size)
+        alpha = max(place.route(source, target).latency for source, target, _ in plan.traffic())
+        load = plan.link_bytes(lambda source, target: place.route(source, target).links)
+        busy = max((nbytes / place.links[link].capacity for link, nbytes in load.items()), default=0.0)
+        traffic = [
+            Traffic(nbytes=nbytes, messages=messages) for nbytes, messages in zip(plan.sent, plan.messages, strict=True)
+        ]
+        return plan.latency_terms * alpha + busy, traffic
+
+
+class _SynchronousWorker(Worker):
+    def __init__(self, strategy: Synchronous, ctx: Context, task: Task) -> None:
+        self._ctx, self._task = ctx, task
+        self.model = task.model(ctx.seed).to(ctx.device)
+        self._optimizer = task.optimizer(trainable(self.model))
+        self._works: list[dist.Work] = []
+        self._lane: RingLane | None = None
+        layouts = bucket_layouts(trainable(self.model), strategy.bucket_size)
+        exchange = self._exchange(strategy)
+        self._buckets = GradientBuckets(layouts, lambda bucket: exchange(bucket.flat), overlap=strategy.overlap)
+
+    def _exchange(self, strategy: Synchronous) -> Callable[[Tensor], None]:
+        """How a bucket is summed over the workers, in place."""
+        ctx = self._ctx
+        if ctx.num_workers == 1:
+            return lambda flat: None
+        if strategy.exchange == "native":
+            return self._start_native if strategy.overlap else self._run_native
+        if not strategy.overlap:
+            return lambda flat: ring_all_reduce(flat, ctx.workers)
+        group = ctx.group(range(ctx.num_workers))
+        assert group is not None, "every worker is in it"
+        self._lane = RingLane(ctx, group)
+        return self._lane.start
+
+    def _start_native(self, flat: Tensor) -> None:
+        work = dist.all_reduce(flat, group=self._ctx.workers, async_op=True)
+        assert work is not None, "every worker is in the group"
+        self._works.append(work)
+
+    def _run_native(self, flat: Tensor) -> None:
+        dist.all_reduce(flat, group=self._ctx.workers)
+
+    def step(self, batches: Batches) -> StepResult:
+        batch = on_device(batches.take(), self._ctx.device)
+        loss = backward(self._task, self.model, batch, self._buckets)
+        self._wait()
+        self._optimizer.step()
+        return StepResult(None if self._ctx.meta else loss.item(), batch.num_samples)
+
+    def _wait(self) -> None:
+        for work in self._works:
+            work.wait()
+        self._works.clear()
+        if self._lane is not None:
+            self._lane.wait()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def close(self) -> None:
+        self._buckets.close()
+        if self._lane is not None:
+            self._lane.close()
