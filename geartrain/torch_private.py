@@ -7,7 +7,7 @@ Four things need them:
 * worlds: PyTorch keeps one table of groups per process. The simulator needs one per rank (ranks are threads), shared with the
   rank's lanes; a run needs groups that the user's default world does not contain (workers + services).
 * the autograd engine: whether a backward is running, and a callback at its end.
-* `TorchDispatchMode`: who prices, times or traces operations has to see them.
+* `DispatchMode`: who prices, times or traces operations has to see them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import BackendConfig
-from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 
@@ -267,6 +267,35 @@ class PythonGroup(dist.ProcessGroup):
         return Item(_flat_chunks(given, self.group_size), (output.view(-1),))
 
 
+class ForwardingGroup(PythonGroup):
+    """A Python group on top of another one, which answers what is asked of the group itself."""
+
+    def __init__(self, inner: dist.ProcessGroup) -> None:
+        super().__init__(inner.rank(), inner.size())
+        self.inner = inner
+
+    def shutdown(self) -> None:
+        self.inner.shutdown()
+
+    def abort(self) -> None:
+        self.inner.abort()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.inner.set_timeout(timeout)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return list(self.inner._device_types)
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self.inner._get_backend(device)
+
+
+def source_of(work: dist.Work) -> int:
+    """The group rank that a finished receive came from."""
+    return int(work._source_rank())
+
+
 def _reduce_options(kind: type[Any], opts: Any) -> Any:
     """Turn a bare reduction (`group.allreduce(t, ReduceOp.SUM)`) into options."""
     if hasattr(opts, "reduceOp"):
@@ -279,7 +308,13 @@ def _reduce_options(kind: type[Any], opts: Any) -> Any:
 def reduce_op_name(op: Any) -> str:
     """`sum`, `avg`, `product`, `min`, `max`, `band`, `bor`, `bxor` or `premul_sum`."""
     kind = op.op if isinstance(op, ReduceOp) else op
-    return str(kind).rsplit(".", 1)[-1].lower()
+    name = _REDUCE_NAMES.get(kind)
+    if name is None:
+        name = _REDUCE_NAMES[kind] = str(kind).rsplit(".", 1)[-1].lower()
+    return name
+
+
+_REDUCE_NAMES: dict[Any, str] = {}
 
 
 # --- worlds -------------------------------------------------------------------------------------------------------------
@@ -430,6 +465,45 @@ def register_backend(name: str, create: Callable[[GroupRequest], dist.ProcessGro
         dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu", "cuda"])
 
 
+Wrap = Callable[[dist.ProcessGroup, str, tuple[int, ...]], PythonGroup]
+"""(group, its name, its global ranks in group order) -> the group that takes its place."""
+
+
+def wrap_new_groups(wrap: Wrap) -> None:
+    """Let `init_process_group` and `new_group` of this process, whatever the backend, give what `wrap` makes of a group."""
+    make = c10d._new_process_group_helper
+
+    def make_wrapped(
+        size: int, rank: int, ranks: Sequence[int], backend: Any, store: Any, name: str, *rest: Any, **options: Any
+    ) -> tuple[Any, Any]:
+        group, prefix_store = make(size, rank, ranks, backend, store, name, *rest, **options)
+        if not isinstance(group, dist.ProcessGroup) or isinstance(group, PythonGroup):
+            return group, prefix_store
+        wrapped = wrap(group, name, tuple(ranks) or tuple(range(size)))
+        _take_place(group, wrapped)
+        return wrapped, prefix_store
+
+    c10d._new_process_group_helper = make_wrapped
+
+
+def _take_place(group: dist.ProcessGroup, wrapped: PythonGroup) -> None:
+    world = c10d._world
+    name = world.pg_names[group]
+    for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
+        if group in table:
+            table[wrapped] = table.pop(group)
+    for tagged in world.tags_to_pg.values():
+        tagged[:] = [wrapped if known is group else known for known in tagged]
+    wrapped.given_name = name
+    _unregister_process_group(name)
+    _register_process_group(name, wrapped)
+
+
+def prefixed(store: Any, prefix: str) -> Any:
+    """A part of a store in which keys cannot meet those of other parts."""
+    return dist.PrefixStore(prefix, store)
+
+
 def gloo_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.ProcessGroup:
     """A plain gloo process group on a store of its own, not entered into any table."""
     group = dist.ProcessGroup(store, rank, size)
@@ -452,6 +526,14 @@ def nccl_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TI
 
 
 # --- dispatch -----------------------------------------------------------------------------------------------------------
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode that is called directly: code that is being compiled is not simulated, so nothing guards against it."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def without_dispatch() -> AbstractContextManager[None]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from geartrain.cluster.placement import Pace
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel, Work
 from geartrain.runtime import charging
 from geartrain.runtime.opcost import OpCosts
 from geartrain.sim.kernel import Kernel
+from geartrain.torch_private import DispatchMode
 
 
 class Pacer:
@@ -64,7 +63,7 @@ class Prices:
         return entry[1]
 
 
-class ChargeMode(TorchDispatchMode):
+class ChargeMode(DispatchMode):
     """Charges every operation of one rank; entered in each of its threads."""
 
     def __init__(self, kernel: Kernel, costs: OpCosts, prices: Prices, pacer: Pacer) -> None:

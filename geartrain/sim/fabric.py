@@ -107,12 +107,9 @@ class Fabric:
 
     def wait(self, event: Event, key: OpKey | None, what: str, deadline: float | None = None) -> bool:
         """Stand still for an event and write it down. For a message the key is known only afterwards: pass its `Op.key` late."""
-        kernel = self.kernel
-        activity = kernel.sync()
-        if event.done:
-            return True
+        activity = self.kernel.me()
         begin = activity.now
-        happened = kernel.wait(event, deadline)
+        happened = self.kernel.wait(event, deadline)
         self.note_blocked(activity, begin, key, what)
         return happened
 

@@ -265,13 +265,19 @@ class Kernel:
         event.waiters.clear()
 
     def wait(self, event: Event, deadline: float | None = None) -> bool:
-        """Stand still until the event has happened; False if the deadline came first (nothing is cancelled then)."""
-        activity = self.sync()
+        """Stand still until the event has happened; False if the deadline came first (nothing is cancelled then).
+
+        A clock that is ahead stays where it is if the event happens before it: no need to let the others catch up first.
+        """
+        if self.stopping:
+            raise Stopped
+        activity = self.me()
         activity.polls = 0
         if event.done:
             return True
         if deadline is not None and deadline <= activity.now:
-            return False
+            self.sync()
+            return event.done
         event.waiters.append((activity, activity.token))
         if deadline is not None:
             self._push(deadline, activity)

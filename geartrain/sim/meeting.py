@@ -127,10 +127,15 @@ class Channel:
         meeting.ops.append(op)
         if len(meeting.ops) == self.size:
             del self.meetings[sequence]
-            self._running.append(meeting)
-            if len(self._running) == 1:
-                self._begin(meeting)
+            last = max(op.posted for op in meeting.ops)
+            self.fabric.kernel.at(last, lambda: self._complete(meeting))
         return meeting
+
+    def _complete(self, meeting: Meeting) -> None:
+        """The last rank has entered, by the virtual clock."""
+        self._running.append(meeting)
+        if len(self._running) == 1:
+            self._begin(meeting)
 
     def plan(self, meeting: Meeting) -> Plan:
         """How the collective loads the network."""
