@@ -226,12 +226,13 @@ def backward_work(workload: Workload, layer: Layer, samples: float) -> Work:
     )
 
 
-def update_work(workload: Workload) -> Work:
-    """The work of the optimizer on all parameters."""
+def update_work(workload: Workload, numel: int | None = None) -> Work:
+    """The work of the optimizer on all parameters, or on so many elements of them."""
+    elements = workload.num_parameters if numel is None else numel
     return Work(
         name="update",
-        flop=workload.update_flop * workload.num_parameters,
-        nbytes=workload.update_traffic * workload.gradient_bytes,
+        flop=workload.update_flop * elements,
+        nbytes=workload.update_traffic * elements * workload.element_size,
         dtype=workload.dtype,
         num_kernels=workload.update_kernels,
     )

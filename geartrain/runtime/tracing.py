@@ -180,7 +180,7 @@ class _Calls(TorchFunctionMode):
     """Sees every call of a torch function, above autograd, where results have their nodes."""
 
     def __init__(self, tracer: _Tracer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._tracer = tracer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

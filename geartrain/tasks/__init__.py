@@ -1,0 +1,58 @@
+"""Real small tasks, and the stand-in for a workload. A new task adds a line to `TASKS`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from geartrain.errors import TaskError, UnknownName
+from geartrain.models import WORKLOADS, get_workload
+from geartrain.runtime.worker import Task
+from geartrain.tasks.digits import Digits
+from geartrain.tasks.workload_task import WorkloadTask
+
+TASKS: Mapping[str, type[Task]] = {
+    "digits": Digits,
+}
+"""Name -> class. What a task is stands in the first line of its docstring, where it comes from in its `source`."""
+
+
+def get_task(name: str) -> Task:
+    """The task that a text stands for.
+
+    Args:
+        name: of a task; of a workload (a model without numbers, for simulation); or "path/to/file.py:ClassName" for a
+            task of the user's own, made without arguments.
+
+    Raises UnknownName when nothing is called so, TaskError when the file or class cannot be used.
+    """
+    if name in TASKS:
+        return TASKS[name]()
+    if name in WORKLOADS:
+        return WorkloadTask(get_workload(name))
+    path, separator, class_name = name.rpartition(":")
+    if separator and path.endswith(".py"):
+        return _own_task(Path(path), class_name)
+    raise UnknownName("task", name, [*TASKS, *WORKLOADS])
+
+
+def _own_task(path: Path, class_name: str) -> Task:
+    if not path.is_file():
+        raise TaskError(f"there is no file {str(path)!r} to take the task {class_name!r} from")
+    module_name = f"geartrain_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise TaskError(f"{str(path)!r} cannot be imported; a task stands in a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # what the file defines must be found again when it is unpickled
+    spec.loader.exec_module(module)
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        tasks = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Task)]
+        raise UnknownName(f"task in {str(path)!r}", class_name, [name for name in tasks if name != "Task"])
+    try:
+        return found()
+    except TypeError as error:
+        raise TaskError(f"{class_name} of {str(path)!r} cannot be made without arguments: {error}") from error
