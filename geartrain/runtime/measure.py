@@ -64,7 +64,7 @@ def measure_table(
         correction       = (median time of a step without a stopwatch - sum of a step's medians) / operations of a step
 
     The median, not the least: a training step finds its caches as the operations before it leave them. The correction
-    spreads what lies between operations over all alike (takes off the stopwatch's own cost, puts on Python and autograd),
+    spreads what lies between operations over all alike (takes off the stopwatch's own cost, adds Python and autograd),
     so that a step's prices add up to the time of a real step. A corrected time is at least a tenth of the measured one.
 
     Args:

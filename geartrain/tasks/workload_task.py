@@ -103,6 +103,12 @@ class StandIn(nn.Module):
                     owner.add_module(part, nn.Module())
                 owner = owner.get_submodule(part)
             owner.register_parameter(name, nn.Parameter(torch.empty(p.shape, dtype=dtype, device="meta")))
+        for p, (name, _) in zip(workload.parameters, self.named_parameters(), strict=True):
+            if p.name != name:
+                raise TaskError(
+                    f"workload {workload.name!r} lists {p.name!r} where a module has {name!r}: "
+                    "give a module's own parameters before those of its parts"
+                )
         # Without a start that wants a gradient, a first stretch without parameters would have no backward.
         self._start = torch.empty((), dtype=dtype, device="meta", requires_grad=True)
 
