@@ -88,11 +88,15 @@ class RunError(GeartrainError):
         message: what happened, what was expected, what to do.
         rank: the rank it happened on, if one can be named.
         step: the step that rank was in, if it counts steps.
+
+    Attributes:
+        record: the `RunRecord` of what ran before the error, if the engine kept one.
     """
 
     def __init__(self, message: str, *, rank: int | None = None, step: int | None = None) -> None:
         super().__init__(message)
         self.rank, self.step = rank, step
+        self.record: object | None = None
 
 
 class DeadlockError(RunError):

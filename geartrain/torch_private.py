@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import (
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
+    PrefixStore,
     ReduceOp,
     ReduceOptions,
     ReduceScatterOptions,
@@ -39,11 +40,16 @@ from torch._C._distributed_c10d import (
     _set_thread_isolation_mode,
     _unregister_process_group,
 )
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.distributed.distributed_c10d import BackendConfig
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
+
+SLOW_IMPORTS = ("torch._dynamo",)
+"""What the first step of an optimizer loads (two seconds on a slow core): processes that are forked should have it already."""
 
 
 @dataclass(slots=True)
@@ -153,9 +159,7 @@ class PythonGroup(dist.ProcessGroup):
             root, opts = opts, BroadcastOptions()
         if root is not None:
             opts.rootRank = root
-        call = Call(
-            "broadcast", [Item((t,), (t,)) for t in tensors], root=opts.rootRank, asynchronous=opts.asyncOp
-        )
+        call = Call("broadcast", [Item((t,), (t,)) for t in tensors], root=opts.rootRank, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.broadcast(tensors, opts))
 
     def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
@@ -233,9 +237,7 @@ class PythonGroup(dist.ProcessGroup):
         gives = _split(input, input_sizes, self.group_size)
         gets = _split(output, output_sizes, self.group_size)
         call = Call("all_to_all", [Item(gives, gets)], asynchronous=opts.asyncOp)
-        return self.launch(
-            call, lambda group: group.all_to_all_single(output, input, output_sizes, input_sizes, opts)
-        )
+        return self.launch(call, lambda group: group.all_to_all_single(output, input, output_sizes, input_sizes, opts))
 
     def barrier(self, opts: Any = None) -> dist.Work:
         opts = BarrierOptions() if opts is None else opts
@@ -471,7 +473,8 @@ Wrap = Callable[[dist.ProcessGroup, str, tuple[int, ...]], PythonGroup]
 
 def wrap_new_groups(wrap: Wrap) -> None:
     """Let `init_process_group` and `new_group` of this process, whatever the backend, give what `wrap` makes of a group."""
-    make = c10d._new_process_group_helper
+    module: Any = c10d
+    make = module._new_process_group_helper
 
     def make_wrapped(
         size: int, rank: int, ranks: Sequence[int], backend: Any, store: Any, name: str, *rest: Any, **options: Any
@@ -483,11 +486,55 @@ def wrap_new_groups(wrap: Wrap) -> None:
         _take_place(group, wrapped)
         return wrapped, prefix_store
 
-    c10d._new_process_group_helper = make_wrapped
+    module._new_process_group_helper = make_wrapped
+
+
+@contextmanager
+def redirected_groups(backend: str, place: Callable[[], tuple[dist.Store, int, int] | None]) -> Iterator[None]:
+    """While open, `init_process_group` and `new_group` make groups of `backend`, whatever backend they ask for.
+
+    Args:
+        backend: a registered backend.
+        place: (store, rank, world size) of the calling thread, or None for a thread that is left alone. It also
+            answers every rendezvous (env://, tcp://, file://).
+    """
+    module: Any = c10d
+    make = module._new_process_group_helper
+    handlers = dict(_rendezvous_handlers)
+
+    def make_redirected(
+        size: int, rank: int, ranks: Sequence[int], asked: Any, store: Any, name: str, *rest: Any, **options: Any
+    ) -> tuple[Any, Any]:
+        if place() is None:
+            return make(size, rank, ranks, asked, store, name, *rest, **options)  # type: ignore[no-any-return]
+        options["device_id"] = None
+        group, prefix_store = make(size, rank, ranks, dist.Backend(backend), store, name, *rest, **options)
+        if isinstance(group, dist.ProcessGroup):
+            shown = "gloo" if str(asked) == str(dist.Backend.UNDEFINED) else asked
+            module._world.pg_map[group] = (shown, prefix_store)
+        return group, prefix_store
+
+    def meet(handler: Any) -> Any:
+        def redirected(url: str, *args: Any, **options: Any) -> Any:
+            here = place()
+            if here is None:
+                return handler(url, *args, **options)
+            return iter([here])
+
+        return redirected
+
+    module._new_process_group_helper = make_redirected
+    for scheme, handler in handlers.items():
+        _rendezvous_handlers[scheme] = meet(handler)
+    try:
+        yield
+    finally:
+        module._new_process_group_helper = make
+        _rendezvous_handlers.update(handlers)
 
 
 def _take_place(group: dist.ProcessGroup, wrapped: PythonGroup) -> None:
-    world = c10d._world
+    world: Any = c10d._world
     name = world.pg_names[group]
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         if group in table:
@@ -501,7 +548,7 @@ def _take_place(group: dist.ProcessGroup, wrapped: PythonGroup) -> None:
 
 def prefixed(store: Any, prefix: str) -> Any:
     """A part of a store in which keys cannot meet those of other parts."""
-    return dist.PrefixStore(prefix, store)
+    return PrefixStore(prefix, store)
 
 
 def gloo_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.ProcessGroup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +21,9 @@ from geartrain.sim.explain import Explainer
 from geartrain.sim.fabric import Fabric, RankState
 from geartrain.sim.kernel import Activity, Event
 from geartrain.sim.process_group import BACKEND, SimulatedGroup, make_group
-from geartrain.sim.ranks import Ranks
+from geartrain.sim.ranks import Ranks, run_ranks, simulated_process
 from geartrain.sim.store import SimulatedStore
-from geartrain.torch_private import enter_default_group, enter_group, worlds_per_thread
+from geartrain.torch_private import enter_default_group, enter_group
 
 
 class SimulatedEngine(Engine):
@@ -63,43 +62,6 @@ class SimulatedEngine(Engine):
             for rank in range(fabric.placement.num_ranks):
                 ranks.start(rank, fabric.placement.role(rank), body(rank))
             return run_ranks(ranks)
-
-
-@contextmanager
-def simulated_process() -> Iterator[None]:
-    """What must hold in the process while simulated ranks run: a table of groups per thread, one thread per operation."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with worlds_per_thread():
-            yield
-    finally:
-        torch.set_num_threads(num_threads)
-
-
-def run_ranks(ranks: Ranks) -> RunRecord:
-    """Run started ranks and collect what they wrote down. Ctrl-C ends the run; the record says so."""
-    fabric = ranks.fabric
-    began = time.perf_counter()
-    interrupted = None
-    try:
-        ranks.run()
-    except KeyboardInterrupt:
-        interrupted = "interrupted from the keyboard"
-    mains = {a.rank: a for a in fabric.kernel.activities if not a.name}
-    return RunRecord(
-        engine="simulated",
-        logs=[state.log for state in fabric.ranks],
-        results=[mains[state.rank].result for state in fabric.ranks],
-        wall=time.perf_counter() - began,
-        virtual=True,
-        interrupted=interrupted,
-        link_bytes={
-            link.name: carried
-            for link, carried in zip(fabric.placement.links, fabric.network.link_bytes, strict=True)
-            if carried
-        },
-    )
 
 
 class SimulatedContext(Context):

@@ -8,13 +8,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from torch import Tensor
+from torch.nn import Parameter
+
 from geartrain.cluster.placement import Pace
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel, Work
 from geartrain.runtime import charging
 from geartrain.runtime.opcost import OpCosts
 from geartrain.sim.kernel import Kernel
-from geartrain.torch_private import DispatchMode
+from geartrain.torch_private import DispatchMode, FakeTensor
 
 
 class Pacer:
@@ -71,10 +74,14 @@ class ChargeMode(DispatchMode):
         self._charge, self._cost, self._price, self._pacer = kernel.charge, costs, prices.of, pacer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types:
-            return NotImplemented  # a tensor subclass (DTensor): let it run its local operations, which come back here
+        fake = False
+        for kind in types:
+            if issubclass(kind, FakeTensor):
+                fake = True  # shapes are being worked out; nothing is computed
+            elif kind is not Tensor and kind is not Parameter:
+                return NotImplemented  # a tensor subclass (DTensor): let it run its local operations, which come back here
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if not charging.paused():
+        if not fake and not charging.paused():
             self.charge(self._cost(func, args, kwargs, result))
         return result
 

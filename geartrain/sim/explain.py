@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 
 import geartrain
-from geartrain.errors import CollectiveMismatch, DeadlockError, GeartrainError, RankFailed, RunError
+from geartrain.errors import CollectiveMismatch, DeadlockError, GeartrainError, RankFailed, RunError, ScriptError
 from geartrain.sim.fabric import Fabric, ranks_text
 from geartrain.sim.kernel import Activity
 from geartrain.sim.meeting import Meeting, Message
@@ -40,8 +40,14 @@ class Explainer:
         self.fabric: Fabric
 
     def __call__(self, error: BaseException | None, activity: Activity | None) -> BaseException:
-        if error is None or activity is None:
+        if activity is None:
             return self._stuck()
+        if error is None:
+            return ScriptError(
+                f"rank {activity.rank} waits for something outside the simulated world, which the virtual clock cannot see: "
+                f"a thread, a lock, a process, a socket or input\n{_where_text(activity)}\n"
+                "  change:  leave it out under `geartrain simulate`, or start second activities with ctx.spawn"
+            )
         if isinstance(error, KeyboardInterrupt):
             return error
         if isinstance(error, CollectiveMismatch):
@@ -50,7 +56,10 @@ class Explainer:
             if isinstance(error, RunError) and error.rank is None:
                 error.rank, error.step = activity.rank, _step(activity)
             return error
-        failed = RankFailed(self._raised(error, activity), rank=activity.rank, step=_step(activity))
+        text, change = self._raised(error, activity), advice(error)
+        if change:
+            return ScriptError(f"{text}\n{change}")
+        failed = RankFailed(text, rank=activity.rank, step=_step(activity))
         failed.__cause__ = error
         return failed
 
@@ -125,11 +134,10 @@ class Explainer:
     # --- a rank raised ----------------------------------------------------------------------------------------------
 
     def _raised(self, error: BaseException, activity: Activity) -> str:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
         frames = frames or list(traceback.extract_tb(error.__traceback__))[-1:]
         place = "\n".join(f"    {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-3:])
-        text = f"rank {activity.rank} raised {type(error).__name__}: {error}\n{place}"
-        return text + advice(error)
+        return f"rank {activity.rank} raised {type(error).__name__}: {error}\n{place}"
 
 
 def advice(error: BaseException) -> str:
@@ -137,24 +145,32 @@ def advice(error: BaseException) -> str:
     text = str(error)
     if "CUDA" in text or "NVIDIA" in text or "cuda" in text and "not" in text:
         return (
-            "\n  this host has no CUDA, and a simulated run computes on the CPU\n"
+            "  this host has no CUDA, and a simulated run computes on the CPU\n"
             '  change:  device = torch.device("cuda" if torch.cuda.is_available() else "cpu"), and use .to(device) '
             "instead of .cuda()"
         )
     if "signal only works in main thread" in text:
-        return "\n  ranks of a simulated run are threads and cannot set signal handlers\n  change:  leave the handler out"
+        return "  ranks of a simulated run are threads and cannot set signal handlers\n  change:  leave the handler out"
     return ""
 
 
 def where(activity: Activity) -> Sequence[tuple[str, int, str]]:
     """(file, line, function) of a thread's frames in the user's own files, innermost last; else its innermost of ours."""
-    frame: FrameType | None = sys._current_frames().get(activity.thread.ident or 0)
+    return _places(sys._current_frames().get(activity.thread.ident or 0))
+
+
+def here() -> str:
+    """The innermost line of the user's own files in the calling thread, as text."""
+    return _text_of(_places(sys._getframe()), 1)
+
+
+def _places(frame: FrameType | None) -> Sequence[tuple[str, int, str]]:
     frames: list[tuple[str, int, str]] = []
     while frame is not None:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     frames.reverse()
-    users = [f for f in frames if _is_users(f[0])]
+    users = [f for f in frames if is_users(f[0])]
     if users:
         return users
     ours = [f for f in frames if _resolved(f[0]).startswith(_OURS) and not _resolved(f[0]).startswith(_MACHINERY)]
@@ -162,8 +178,12 @@ def where(activity: Activity) -> Sequence[tuple[str, int, str]]:
 
 
 def _where_text(activity: Activity, most: int = 3) -> str:
+    return _text_of(where(activity), most)
+
+
+def _text_of(places: Sequence[tuple[str, int, str]], most: int) -> str:
     lines = []
-    for filename, line, function in list(where(activity))[-most:]:
+    for filename, line, function in list(places)[-most:]:
         source = linecache.getline(filename, line).strip()
         lines.append(f"      {filename}:{line} in {function}: {source}")
     return "\n".join(lines)
@@ -179,7 +199,8 @@ def _resolved(filename: str) -> str:
     return known
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own: not of PyTorch, of Python, of an installed package or of geartrain."""
     name = _resolved(filename)
     return not name.startswith("<") and not name.startswith(_LIBRARIES)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import time
 from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from typing import Any, Protocol
 from geartrain.errors import GeartrainError
 from geartrain.sim.network import Network
 
+REAL_WAIT = 30
+"""Real seconds without a switch and without computing after which a run is given up (chosen)."""
 POLL = 1e-6
 """Virtual seconds that looking at something unfinished costs (chosen)."""
 PATIENCE = 64
@@ -26,7 +29,8 @@ PATIENCE = 64
 
 
 Explain = Callable[[BaseException | None, "Activity | None"], BaseException]
-"""Makes the error that a run ends with: from what an activity raised, or, given (None, None), because nobody can go on."""
+"""Makes the error that a run ends with: from what an activity raised; given (None, activity), because it waits for something
+outside the simulated world; given (None, None), because nobody can go on."""
 
 
 class Stopped(BaseException):
@@ -125,6 +129,7 @@ class Kernel:
         self.now = 0.0
         self.activities: list[Activity] = []
         self.listener: Listener | None = None
+        self.running: Activity | None = None
         self.failure: BaseException | None = None
         self.stopping = False
         self.switches = 0
@@ -184,7 +189,7 @@ class Kernel:
             following = self._next()
             if following is not None:
                 self._pass_to(following)
-            self._finished.acquire()
+            self._watch()
         except KeyboardInterrupt as interrupt:
             self.failure = interrupt
         self.stopping = True
@@ -193,6 +198,16 @@ class Kernel:
                 self._end(activity)
         if self.failure is not None:
             raise self.failure
+
+    def _watch(self) -> None:
+        """Wait for the end; notice when the rank that holds the baton waits for something outside the simulated world."""
+        seen, quiet = (-1, 0.0), 0
+        while not self._finished.acquire(timeout=1.0):
+            now = (self.switches, time.process_time())
+            quiet = quiet + 1 if now[0] == seen[0] and now[1] - seen[1] < 0.05 else 0
+            seen = now
+            if quiet >= REAL_WAIT:
+                self._stop(self._explain(None, self.running))
 
     def _end(self, activity: Activity) -> None:
         """Let a thread that stands still unwind. The one that holds the baton sees `stopping` at its next charge."""
@@ -248,11 +263,11 @@ class Kernel:
         """The calling activity stands still for `seconds`."""
         self.wait(Event("sleep"), deadline=self.me().now + max(0.0, seconds))
 
-    def at(self, time: float, callback: Callable[[], None]) -> None:
-        """Call `callback` when the clock is at `time` (not before now), whoever holds the baton then."""
-        assert time >= self.now, f"an event at {time} would lie before now = {self.now}"
+    def at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call `callback` when the clock is at `when` (not before now), whoever holds the baton then."""
+        assert when >= self.now, f"an event at {when} would lie before now = {self.now}"
         self._sequence += 1
-        heapq.heappush(self._queue, (time, -1, self._sequence, callback, 0))
+        heapq.heappush(self._queue, (when, -1, self._sequence, callback, 0))
 
     def fire(self, event: Event) -> None:
         """The event happens now; whoever waits for it can go on."""
@@ -296,6 +311,13 @@ class Kernel:
         self.idle(f"polls {event}")
         return event.done
 
+    def read_clock(self) -> float:
+        """The calling activity's time. Reading costs a little, more and more where a program does nothing but read."""
+        activity = self.me()
+        activity.polls += 1
+        activity.now += POLL / 10 * 2 ** min(max(0, activity.polls - PATIENCE), 14)
+        return activity.now
+
     def idle(self, what: str) -> None:
         """The calling activity looked in vain: pass a little time, or after many looks go to the next event."""
         activity = self.me()
@@ -312,32 +334,32 @@ class Kernel:
 
     # --- the baton --------------------------------------------------------------------------------------------------
 
-    def _push(self, time: float, activity: Activity) -> None:
+    def _push(self, when: float, activity: Activity) -> None:
         self._sequence += 1
-        heapq.heappush(self._queue, (time, activity.rank, self._sequence, activity, activity.token))
+        heapq.heappush(self._queue, (when, activity.rank, self._sequence, activity, activity.token))
 
     def _next(self) -> Activity | None:
         """The activity whose turn it is; runs timers and ends transfers on the way. None: nobody can go on."""
         queue, network = self._queue, self.network
         while True:
-            time = queue[0][0] if queue else inf
-            if time > self.now:
+            when = queue[0][0] if queue else inf
+            if when > self.now:
                 transfer = network.next_event()
-                if transfer <= time and transfer < inf:
+                if transfer <= when and transfer < inf:
                     self.now = max(self.now, transfer)
                     network.advance(transfer)
                     continue
             if not queue:
                 self._stop(self._explain(None, None))
                 return None
-            time, _, _, item, token = heapq.heappop(queue)
+            when, _, _, item, token = heapq.heappop(queue)
             if isinstance(item, Activity):
                 if item.token != token:
                     continue
-                self.now = max(self.now, time)
-                item.now = max(item.now, time)
+                self.now = max(self.now, when)
+                item.now = max(item.now, when)
                 return item
-            self.now = max(self.now, time)
+            self.now = max(self.now, when)
             item()
 
     def _switch(self, me: Activity) -> None:
@@ -354,6 +376,7 @@ class Kernel:
 
     def _pass_to(self, activity: Activity) -> None:
         self.switches += 1
+        self.running = activity
         activity.token += 1
         activity.lock.release()
 

@@ -106,8 +106,12 @@ class SimulatedGroup(PythonGroup):
         channel = self.channel
         fabric = channel.fabric
         if call.op is not None and not numerics.supports(call.op):
-            raise CollectiveMismatch(f"the reduction {reduce_op_name(call.op)} of {call.kind} is not simulated, nor is it in gloo")
-        activity = fabric.kernel.me()  # its clock may be ahead: the meeting begins at the latest entry, whoever comes first
+            raise CollectiveMismatch(
+                f"the reduction {reduce_op_name(call.op)} of {call.kind} is not simulated, nor is it in gloo"
+            )
+        activity = (
+            fabric.kernel.me()
+        )  # its clock may be ahead: the meeting begins at the latest entry, whoever comes first
         size = _size(call, channel.size)
         sequence, self._sequence = self._sequence, self._sequence + 1
         op = Op((channel.name, "c", sequence), call.kind, 0, 0, activity.now, activity.name, channel.ranks, size)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
 
 from geartrain.cost.compute import ComputeModel
-from geartrain.record.log import RankLog
+from geartrain.errors import RunError
+from geartrain.record.log import RankLog, RunRecord
 from geartrain.runtime import charging
 from geartrain.runtime.opcost import OpCosts
 from geartrain.runtime.seeding import stream_seed
 from geartrain.sim.compute import ChargeMode, Pacer, Prices
 from geartrain.sim.fabric import ActivityState, Fabric, RankState
 from geartrain.sim.kernel import Activity
-from geartrain.torch_private import adopt_world, leave_world
+from geartrain.torch_private import adopt_world, leave_world, worlds_per_thread
 
 
 class Swapped(Protocol):
@@ -109,8 +111,6 @@ class Ranks:
             finally:
                 charging.listen(None)
                 leave_world()
-                if not activity.name:
-                    activity.state.rank.log.end = activity.now
 
     def _mode(self, rank: int) -> ChargeMode | None:
         placement = self.fabric.placement
@@ -144,3 +144,48 @@ class Ranks:
         finally:
             for swapped, state in zip(self._swapped, saved, strict=True):
                 swapped.restore(state)
+
+
+@contextmanager
+def simulated_process() -> Iterator[None]:
+    """What must hold in the process while simulated ranks run: a table of groups per thread, one thread per operation."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with worlds_per_thread():
+            yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def run_ranks(ranks: Ranks) -> RunRecord:
+    """Run started ranks and collect what they wrote down. Ctrl-C ends the run; the record says so."""
+    began = time.perf_counter()
+    interrupted = None
+    try:
+        ranks.run()
+    except KeyboardInterrupt:
+        interrupted = "interrupted from the keyboard"
+    except RunError as error:
+        error.record = _record(ranks.fabric, time.perf_counter() - began, type(error).__name__)
+        raise
+    return _record(ranks.fabric, time.perf_counter() - began, interrupted)
+
+
+def _record(fabric: Fabric, wall: float, interrupted: str | None) -> RunRecord:
+    mains = {a.rank: a for a in fabric.kernel.activities if not a.name}
+    for state in fabric.ranks:
+        state.log.end = mains[state.rank].now
+    return RunRecord(
+        engine="simulated",
+        logs=[state.log for state in fabric.ranks],
+        results=[mains[state.rank].result for state in fabric.ranks],
+        wall=wall,
+        virtual=True,
+        interrupted=interrupted,
+        link_bytes={
+            link.name: carried
+            for link, carried in zip(fabric.placement.links, fabric.network.link_bytes, strict=True)
+            if carried
+        },
+    )
