@@ -25,7 +25,7 @@ LAYERS = (
     {"collectives", "emu", "sim"},
     {"codecs", "exchange", "models", "parallel", "schedules", "tasks"},
     {"engines", "strategies"},
-    {"planner", "report"},
+    {"compare", "planner", "report"},
     {"__main__", "cli"},
     {"__init__", "api"},
 )

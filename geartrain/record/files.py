@@ -5,8 +5,8 @@
     steps.jsonl     a line per rank and step: loss, time, compute, wire, wait, exposed communication, bytes, messages
     trace.json.gz   the first steps as a Chrome trace
 
-SI units everywhere. All files are written under a temporary name first and then renamed, run.json last: where it stands,
-the run is complete. A number that is not finite is written as null, since JSON has no other word for it.
+SI units everywhere. All files are written under a temporary name first and then renamed, run.json last: where it
+stands, the run is complete. A number that is not finite is written as null, since JSON has no other word for it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RunFolder:
         parts = {
             STEPS: lines.encode(),
             TRACE: packed(chrome_trace(record, split)),
-            RUN: (json.dumps(plain(run), indent=1, allow_nan=False) + "\n").encode(),
+            RUN: readable(run),
         }
         write_together({self.path / name: content for name, content in parts.items()})
 
@@ -164,6 +164,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def readable(value: Any) -> bytes:
+    """JSON on several lines, for files that people look into."""
+    return (json.dumps(plain(value), indent=1, allow_nan=False) + "\n").encode()
 
 
 def _line(value: Any) -> str:

@@ -202,8 +202,7 @@ def _cut(rank: int, op: Op, begin: float, end: float, ready: float, last: int | 
     if middle > begin:
         parts.append(Still(begin, middle, "wait", op.kind, last, op.key))
     if end > middle:
-        others = [peer for peer in op.peers if peer != rank]
-        other = others[0] if len(others) == 1 else None
+        other = op.peers[op.peers[0] == rank] if len(op.peers) == 2 else None
         parts.append(Still(middle, end, "communication", op.kind, other, op.key))
     return parts
 

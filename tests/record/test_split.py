@@ -1,7 +1,6 @@
 import time
 
 import numpy as np
-import pytest
 
 from geartrain.record.log import Blocked
 from geartrain.record.split import split
@@ -103,8 +102,8 @@ def test_parts_add_up_to_the_time():
         assert total.compute + total.wait + total.exposed_communication == total.time
 
 
-@pytest.mark.parametrize("num_ranks", [1024])
-def test_many_ranks_take_less_than_a_second(num_ranks):
+def test_a_thousand_ranks_take_less_than_a_second():
+    num_ranks = 1024
     rng = np.random.default_rng(0)
     peers = tuple(range(num_ranks))
     logs = []
@@ -113,8 +112,8 @@ def test_many_ranks_take_less_than_a_second(num_ranks):
         ops = [op(("g", n), float(t), n + 0.9, peers=peers) for n, t in enumerate(entered)]
         blocked = [Blocked(one.posted, one.done, one.key, "") for one in ops]
         logs.append(rank(number, ops=ops, blocked=blocked, steps=[(float(n), n + 1.0) for n in range(20)], end=20.0))
-    begin = time.perf_counter()
+    begin = time.process_time()
     result = split(record(*logs))
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     assert len(result.ranks) == num_ranks
-    assert seconds < 2.0  # under one on an idle core; twice that when the other tests run beside
+    assert seconds < 1.0  # of this process's own time, whatever else the machine does

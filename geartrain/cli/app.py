@@ -1,0 +1,228 @@
+"""The commands and their flags. A test holds the list of both; what a command does stands in a module of its own.
+
+Modules that load torch are imported when a command runs, so that help is there at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help=(
+        "One training strategy, written once, on any cluster: real or simulated.\n\n"
+        "compare   which way of training is best for this model on these machines?\n\n"
+        "simulate  how long would my script take on those machines, and why?\n\n"
+        "run       the same script for real on this machine, with the same summary."
+    ),
+)
+
+# Everything after the script is the script's own, also what looks like one of our flags.
+_SCRIPT = {"allow_extra_args": True, "allow_interspersed_args": False, "ignore_unknown_options": True}
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON (SI units) instead of text.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write a Chrome trace (.json or .json.gz) for ui.perfetto.dev."),
+]
+Script = Annotated[
+    str, typer.Argument(metavar="SCRIPT", help="A Python file written for torchrun.", show_default=False)
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ARGS]...", help="What follows goes to the script untouched.", show_default=False),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from geartrain import __version__
+
+        typer.echo(f"geartrain {__version__}")
+        raise typer.Exit
+
+
+@app.command(
+    epilog=(
+        "Examples:\n\n"
+        "geartrain compare --task digits --engine real --ranks 2,4 --steps 100\n\n"
+        "geartrain compare --task digits --cluster ethernet-1g,ethernet-10g --ranks 2,4,8\n\n"
+        "geartrain compare --workload resnet50 --cluster ethernet-10g --ranks 2,4,8,16 "
+        "--strategies parameter_server:servers=4,peer_to_peer:kind=broadcast,synchronous:exchange=ring --json\n\n"
+        "A strategy is NAME or NAME:KEY=VALUE,KEY=VALUE; between commas, an item with = and no : before it belongs to "
+        "the strategy on its left. `geartrain strategies` lists the names."
+    )
+)
+def compare(
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Train a task on real data (geartrain tasks, or FILE.py:CLASS)."),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Go through the motions of a model's shape, simulated (geartrain workloads)."
+        ),
+    ] = None,
+    strategies: Annotated[
+        str, typer.Option(metavar="LIST", help="Strategies between commas.")
+    ] = "parameter_server,peer_to_peer,synchronous",
+    cluster: Annotated[
+        str, typer.Option(metavar="LIST", help="Presets (geartrain clusters) or TOML files between commas.")
+    ] = "local",
+    ranks: Annotated[
+        str, typer.Option(metavar="LIST", help="Numbers of workers between commas; servers come on top.")
+    ] = "2,4",
+    engine: Annotated[
+        str, typer.Option(metavar="real|simulated", help="real: processes on this machine; simulated: virtual time.")
+    ] = "simulated",
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Training steps. (default: 50 for a task, 3 for a workload)")
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Global batch: samples per update over all workers, the same in all cells. "
+            "(default: 32 for each worker of the largest number)",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, data and the clusters' jitter.")] = 0,
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help='What computing costs in virtual time: roofline, measured, "constant:10 us" an operation, table:FILE. '
+            "(default: measured for a task on cluster local, roofline otherwise)",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Leave run.json, steps.jsonl and trace.json.gz of every cell in a folder below."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of strategies, clusters and numbers of workers; one table, closed forms beside it.
+
+    Exit code 1 when a cell failed (the others go on), 2 when what was asked for cannot be, 130 after Ctrl-C.
+    """
+    from geartrain.cli.comparing import Asked
+    from geartrain.cli.comparing import compare as run_comparison
+
+    asked = Asked(
+        task=task,
+        workload=workload,
+        strategies=strategies,
+        cluster=cluster,
+        ranks=ranks,
+        engine=engine,
+        steps=steps,
+        batch=batch,
+        seed=seed,
+        compute=compute,
+        out=out,
+    )
+    raise typer.Exit(run_comparison(asked, as_json))
+
+
+@app.command(
+    context_settings=_SCRIPT,
+    epilog=(
+        "Examples:\n\n"
+        "geartrain simulate --cluster ethernet-10g --ranks 8 train.py --epochs 2\n\n"
+        "geartrain simulate --ranks 4 --trace run.json.gz train.py"
+    ),
+)
+def simulate(
+    script: Script,
+    args: Arguments = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A preset (geartrain clusters) or a TOML file.")
+    ] = "local",
+    ranks: Annotated[int, typer.Option(metavar="N", help="How many ranks the script runs on.")] = 4,
+    trace: Trace = None,
+    compute: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help='What computing costs in virtual time: roofline, "constant:10 us" per operation, table:FILE.',
+        ),
+    ] = "roofline",
+    real_clock: Annotated[
+        bool, typer.Option("--real-clock", help="Leave the script's own clock alone: time.time() stays real.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a script written for torchrun under a virtual clock, and say where its time goes.
+
+    The tensors are real, the time is computed. Give our flags before SCRIPT.
+    """
+    from geartrain.cli import scripts
+
+    raise typer.Exit(
+        scripts.simulate(
+            script,
+            args or [],
+            cluster=cluster,
+            ranks=ranks,
+            compute=compute,
+            real_clock=real_clock,
+            trace=trace,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command(context_settings=_SCRIPT, epilog="Example:\n\ngeartrain run --ranks 2 train.py --epochs 2")
+def run(
+    script: Script,
+    args: Arguments = None,
+    ranks: Annotated[int, typer.Option(metavar="N", help="How many processes the script runs on.")] = 2,
+    trace: Trace = None,
+    as_json: Json = False,
+) -> None:
+    """Run a script written for torchrun on this machine, and say where its time goes. Give our flags before SCRIPT."""
+    from geartrain.cli import scripts
+
+    raise typer.Exit(scripts.run(script, args or [], ranks=ranks, trace=trace, as_json=as_json))
+
+
+@app.command()
+def strategies(as_json: Json = False) -> None:
+    """List the strategies, with their papers."""
+    _list("strategies", as_json)
+
+
+@app.command()
+def clusters(as_json: Json = False) -> None:
+    """List the presets of clusters, and where their numbers come from."""
+    _list("clusters", as_json)
+
+
+@app.command()
+def tasks(as_json: Json = False) -> None:
+    """List the tasks with real data."""
+    _list("tasks", as_json)
+
+
+@app.command()
+def workloads(as_json: Json = False) -> None:
+    """List the shapes of models that can be simulated without their numbers."""
+    _list("workloads", as_json)
+
+
+def _list(kind: str, as_json: bool) -> None:
+    from geartrain.cli.lists import show
+
+    show(kind, as_json)

@@ -1,0 +1,211 @@
+"""`geartrain compare`: from texts to a grid, run it, print it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from geartrain.cli.output import bar, print_json, results, tell
+from geartrain.cluster import Cluster, load_cluster
+from geartrain.compare.grid import SAMPLES_PER_WORKER, Grid
+from geartrain.compare.runner import Comparison, num_runs, run_grid
+from geartrain.compare.table import failures, print_comparison
+from geartrain.compare.verdict import verdict
+from geartrain.cost.compute import ComputeModel, parse_compute
+from geartrain.cost.table import Table
+from geartrain.engines.base import Engine
+from geartrain.errors import ConfigurationError, UnknownName
+from geartrain.runtime.worker import Task
+from geartrain.workload.spec import Workload
+
+TASK_STEPS, WORKLOAD_STEPS = 50, 3
+"""Default steps. Those of a workload are all alike: there are no numbers that could change."""
+
+LOCAL = "local"
+ENGINES = ("real", "simulated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What stood on the command line."""
+
+    task: str | None
+    workload: str | None
+    strategies: str
+    cluster: str
+    ranks: str
+    engine: str
+    steps: int | None
+    batch: int | None
+    seed: int
+    compute: str | None
+    out: Path | None
+
+
+def compare(asked: Asked, as_json: bool) -> int:
+    """Run the grid and print it; the exit code."""
+    grid = build(asked)
+    comparison = run(grid)
+    if isinstance(grid.engine, Simulated):
+        tell(*grid.engine.report())
+    if as_json:
+        print_json([result.as_json() for result in comparison.results])
+        tell(*failures(comparison))
+    else:
+        print_comparison(results(), comparison)
+        if len(comparison.grid.cells) > 1:
+            results().print(verdict(comparison.results), markup=False, soft_wrap=True)
+    if comparison.interrupted:
+        return 130
+    return 1 if comparison.failed else 0
+
+
+def run(grid: Grid) -> Comparison:
+    """Check and run a grid behind a progress bar."""
+    grid.check()
+    with bar(num_runs(grid)) as progress:
+        return run_grid(grid, progress)
+
+
+def build(asked: Asked) -> Grid:
+    """The grid that was asked for; ConfigurationError when it cannot be."""
+    from geartrain.strategies import parse, parse_list
+
+    _check_combination(asked)
+    task, name = _subject(asked)
+    ranks = _numbers(asked.ranks)
+    clusters = [load_cluster(text.strip()) for text in asked.cluster.split(",")]
+    steps = asked.steps if asked.steps is not None else WORKLOAD_STEPS if asked.workload else TASK_STEPS
+    batch = asked.batch if asked.batch is not None else SAMPLES_PER_WORKER * max(ranks)
+    engines = _engines(asked, task, batch, ranks)
+    return Grid(
+        task=task,
+        subject=name,
+        workload=_shape(task, asked),
+        meta=asked.workload is not None,
+        strategies=parse_list(asked.strategies),
+        clusters=clusters,
+        ranks=ranks,
+        engine=engines,
+        engine_name=asked.engine,
+        steps=steps,
+        batch=batch,
+        seed=asked.seed,
+        single=parse("single"),
+        out=asked.out,
+        options={"compute": {cluster.name: engines.text(cluster) for cluster in clusters}},
+    )
+
+
+def _check_combination(asked: Asked) -> None:
+    if (asked.task is None) == (asked.workload is None):
+        raise ConfigurationError("give one of --task and --workload, e.g. --task digits or --workload resnet50")
+    if asked.engine not in ENGINES:
+        raise UnknownName("engine", asked.engine, ENGINES)
+    if asked.engine != "real":
+        return
+    if asked.workload:
+        raise ConfigurationError(
+            f"--workload {asked.workload} has shapes and no numbers, so it cannot run for real; "
+            "use --engine simulated, or --task"
+        )
+    if asked.cluster != LOCAL:
+        raise ConfigurationError(
+            f"--engine real runs on this machine, not on {asked.cluster!r}; leave out --cluster, "
+            "or use --engine simulated"
+        )
+    if asked.compute:
+        raise ConfigurationError("--compute prices virtual time; --engine real takes real time, so leave it out")
+
+
+def _subject(asked: Asked) -> tuple[Task, str]:
+    from geartrain.models import WORKLOADS
+    from geartrain.tasks import get_task
+
+    if asked.workload is not None and asked.workload not in WORKLOADS:
+        raise UnknownName("workload", asked.workload, WORKLOADS)
+    name = asked.task or asked.workload or ""
+    if asked.task in WORKLOADS:
+        raise ConfigurationError(f"{name!r} is a workload: give --workload {name} instead of --task {name}")
+    return get_task(name), name
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers of workers from "2,4,8"."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigurationError(f"--ranks {text!r} is no list of whole numbers; write it like --ranks 2,4,8") from None
+    if min(numbers) < 1:
+        raise ConfigurationError(f"--ranks {text!r}: a run needs at least 1 worker")
+    return numbers
+
+
+def _shape(task: Task, asked: Asked) -> Workload:
+    from geartrain.models import get_workload
+    from geartrain.runtime.tracing import task_workload
+
+    return get_workload(asked.workload) if asked.workload else task_workload(task, asked.seed)
+
+
+class Real:
+    """Makes the engine of this machine."""
+
+    def __call__(self, cluster: Cluster) -> Engine:
+        from geartrain.engines.real import RealEngine
+
+        return RealEngine()
+
+    def text(self, cluster: Cluster) -> str:
+        return "real time"
+
+
+class Simulated:
+    """Makes a simulated engine for a cluster; each price list once, since measuring one takes a while.
+
+    Args:
+        compute: as on the command line; without it, measured for a task on this machine, a roofline otherwise.
+        task: what is measured; None where there are only shapes.
+        sizes: numbers of samples that a worker takes at once.
+    """
+
+    def __init__(self, compute: str | None, task: Task | None, sizes: Sequence[int]) -> None:
+        self._compute, self._task, self._sizes = compute, task, sizes
+        self._models: dict[str, ComputeModel] = {}
+
+    def __call__(self, cluster: Cluster) -> Engine:
+        from geartrain.engines.simulated import SimulatedEngine
+
+        return SimulatedEngine(self.model(self.text(cluster)))
+
+    def text(self, cluster: Cluster) -> str:
+        if self._compute:
+            return self._compute
+        return "measured" if cluster.name == LOCAL and self._task else "roofline"
+
+    def model(self, text: str) -> ComputeModel:
+        if text not in self._models:
+            self._models[text] = parse_compute(text, self._measure if self._task else None)
+        return self._models[text]
+
+    def report(self) -> list[str]:
+        """What a reader should know of the prices that were used."""
+        return [line for model in self._models.values() for line in model.report()]
+
+    def _measure(self) -> Table:
+        from geartrain.runtime.measure import measure_table
+
+        assert self._task is not None
+        return measure_table(self._task, self._sizes)
+
+
+def _engines(asked: Asked, task: Task, batch: int, ranks: Sequence[int]) -> Real | Simulated:
+    if asked.engine == "real":
+        return Real()
+    # Shares of workers differ by one sample where the batch does not divide; one worker alone takes it whole.
+    sizes = {batch, *(batch // n for n in ranks), *(-(-batch // n) for n in ranks)}
+    engines = Simulated(asked.compute, None if asked.workload else task, sorted(size for size in sizes if size > 0))
+    if asked.compute not in (None, "measured"):
+        engines.model(str(asked.compute))  # a mistake shows before anything runs
+    return engines

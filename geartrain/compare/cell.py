@@ -1,0 +1,211 @@
+"""One cell of a grid: run it, divide its time, put the closed form beside it, write its files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from geartrain.compare.grid import BASELINE_STEPS, Cell, Grid
+from geartrain.cost.terms import Cost
+from geartrain.errors import GeartrainError, RunError
+from geartrain.record.files import RunFolder
+from geartrain.record.log import RunRecord
+from geartrain.record.means import MeanStep, mean_step
+from geartrain.record.split import Split, split
+from geartrain.runtime.loop import Training
+
+KEYS = (
+    "strategy",
+    "engine",
+    "cluster",
+    "ranks",
+    "steps",
+    "step_time",
+    "compute",
+    "exposed_communication",
+    "wait",
+    "bytes_sent_per_rank",
+    "messages_per_rank",
+    "final_loss",
+    "metric",
+    "time_to_target",
+    "closed_form_step_time",
+    "out",
+)
+"""Keys of one object of `--json`, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of a cell. SI units; None where it does not apply or was not reached.
+
+    Attributes:
+        steps: steps that all workers finished.
+        final_loss: of the global batch of the last of them.
+        metric: the task's main quality on held-out data; `metrics` has all by name.
+        closed_form: the strategy's own account of a step.
+        busiest: bytes per step sent by the rank, services included, that sends most.
+        error: why the cell failed or was cut short.
+        interrupted: the user stopped it.
+    """
+
+    cell: Cell
+    engine: str
+    steps: int = 0
+    mean: MeanStep | None = None
+    final_loss: float | None = None
+    metrics: dict[str, float]
+    closed_form: Cost | None = None
+    busiest: float = 0.0
+    out: str | None = None
+    error: str | None = None
+    interrupted: bool = False
+
+    @property
+    def metric(self) -> float | None:
+        return next(iter(self.metrics.values()), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of `--json`: the keys of KEYS."""
+        mean = self.mean
+        values: dict[str, Any] = dict.fromkeys(KEYS)
+        values.update(
+            strategy=str(self.cell.strategy),
+            engine=self.engine,
+            cluster=self.cell.cluster.name,
+            ranks=self.cell.ranks,
+            steps=self.steps,
+            final_loss=self.final_loss,
+            metric=self.metric,
+            closed_form_step_time=self.closed_form.step_time if self.closed_form else None,
+            out=self.out,
+        )
+        if mean:
+            values.update(
+                step_time=mean.step_time,
+                compute=mean.compute,
+                exposed_communication=mean.exposed_communication,
+                wait=mean.wait,
+                bytes_sent_per_rank=mean.bytes_sent,
+                messages_per_rank=mean.messages,
+            )
+        return values
+
+
+def run_cell(grid: Grid, cell: Cell) -> Result:
+    """Run one cell. What goes wrong while it runs is told in the result, with whatever was measured until then."""
+    folder = RunFolder(grid.out / cell.folder) if grid.out else None
+    closed_form = _closed_form(grid, cell)
+    record, error, interrupted = _run(grid, cell)
+    parts = split(record) if record else Split(())
+    result = _result(grid, cell, record, parts, closed_form, error, folder, interrupted)
+    if folder and record:
+        folder.write(
+            record,
+            parts,
+            config=grid.config(cell),
+            summary={**result.as_json(), "metrics": result.metrics, "error": result.error},
+            cost=asdict(closed_form) if closed_form else None,
+        )
+    return result
+
+
+def whole_batch_compute(grid: Grid, cell: Cell) -> float | None:
+    """Seconds that one worker of the cluster computes for the whole batch, run on the same engine; None if it fails."""
+    if grid.single is None:
+        return None
+    main = Training(
+        strategy=grid.single,
+        task=grid.task,
+        steps=min(grid.steps, BASELINE_STEPS),
+        batch=grid.batch,
+        seed=grid.seed,
+        evaluate=False,
+    )
+    try:
+        record = grid.engine(cell.cluster).run(main, cell.cluster, workers=1, seed=grid.seed, meta=grid.meta)
+    except GeartrainError:
+        return None
+    mean = mean_step(split(record))
+    return mean.compute if mean else None
+
+
+def _run(grid: Grid, cell: Cell) -> tuple[RunRecord | None, str | None, bool]:
+    """The record, or as much of it as there is; what went wrong; whether it was the user who stopped it."""
+    main = Training(strategy=cell.strategy, task=grid.task, steps=grid.steps, batch=grid.batch, seed=grid.seed)
+    try:
+        engine = grid.engine(cell.cluster)
+        record = engine.run(
+            main, cell.cluster, workers=cell.ranks, services=cell.services, seed=grid.seed, meta=grid.meta
+        )
+    except RunError as error:
+        return error.record if isinstance(error.record, RunRecord) else None, str(error), False
+    except GeartrainError as error:
+        return None, str(error), False
+    return record, record.interrupted, record.interrupted is not None
+
+
+def _result(
+    grid: Grid,
+    cell: Cell,
+    record: RunRecord | None,
+    parts: Split,
+    closed_form: Cost | None,
+    error: str | None,
+    folder: RunFolder | None,
+    interrupted: bool,
+) -> Result:
+    finished = _finished_steps(parts)
+    return Result(
+        cell=cell,
+        engine=grid.engine_name,
+        steps=len(finished),
+        mean=mean_step(parts),
+        final_loss=_loss(parts, finished[-1]) if finished else None,
+        metrics=_metrics(record),
+        closed_form=closed_form,
+        busiest=_busiest(record, parts, len(finished)) if record and finished else 0.0,
+        out=str(folder.path) if folder and record else None,
+        error=error,
+        interrupted=interrupted,
+    )
+
+
+def _closed_form(grid: Grid, cell: Cell) -> Cost | None:
+    if grid.workload is None:
+        return None
+    return cell.strategy.cost(grid.workload, cell.place(), grid.batch)
+
+
+def _finished_steps(parts: Split) -> list[int]:
+    """Steps that all workers finished."""
+    done = [{step.step for step in rank.steps} for rank in parts.ranks if rank.role == "worker"]
+    return sorted(set.intersection(*done)) if done else []
+
+
+def _loss(parts: Split, step: int) -> float | None:
+    """Mean loss of a step's global batch: the workers' means, weighted by their samples."""
+    total, samples = 0.0, 0
+    for rank in parts.ranks:
+        for one in rank.steps:
+            if one.step == step and one.values.get("loss") is not None:
+                total += one.values["loss"] * one.values.get("samples", 1)
+                samples += one.values.get("samples", 1)
+    return total / samples if samples and math.isfinite(total) else None
+
+
+def _metrics(record: RunRecord | None) -> dict[str, float]:
+    """The task's qualities by name, from the worker that has them."""
+    for result in record.results if record else ():
+        if isinstance(result, dict) and result.get("metric"):
+            return dict(result["metric"])
+    return {}
+
+
+def _busiest(record: RunRecord, parts: Split, num_steps: int) -> float:
+    """Bytes per step of the rank that sends most, between the first step's begin and the last one's end."""
+    shares = [step.shares for rank in parts.ranks for step in rank.steps]
+    begin, end = min(one.begin for one in shares), max(one.end for one in shares)
+    sent = [sum(op.nbytes for op in log.ops if begin <= op.posted < end) for log in record.logs]
+    return max(sent) / num_steps

@@ -1,0 +1,145 @@
+"""The results of a grid as one table of fixed width, the same in every terminal and in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from geartrain.compare.cell import Result
+from geartrain.compare.runner import Comparison
+from geartrain.units import format_size
+
+STRATEGY_WIDTH = 32
+"""Columns that a strategy's text may take before it is folded."""
+
+NOTE = (
+    "Times: mean over the steps after the first, of the slowest worker of each step. Sent: payload, mean per worker "
+    "and step.\nEfficiency: compute of the whole batch on one worker / (workers x step time). Difference: of the step "
+    "time from the closed form."
+)
+"""What the columns mean, to be printed below the table."""
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One row per cell; a cell that failed says so, its message stands below the table."""
+    results = comparison.results
+    factor, unit = _unit(results)
+    table = Table(
+        title=_title(comparison), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    several = len({result.cell.cluster.name for result in results}) > 1
+    table.add_column("strategy", max_width=STRATEGY_WIDTH, overflow="fold")
+    if several:
+        table.add_column("cluster", no_wrap=True)
+    metric = next((name for result in results for name in result.metrics), "metric")
+    for header in (
+        "workers",
+        f"step\n{unit}",
+        f"compute\n{unit}",
+        f"exposed\ncomm. {unit}",
+        f"wait\n{unit}",
+        "samples\nper s",
+        "effi-\nciency",
+        "sent per\nworker",
+        "messages",
+        "final\nloss",
+        metric,
+        f"closed\nform {unit}",
+        "differ-\nence",
+    ):
+        table.add_column(header, justify="right", no_wrap=True)
+    for i, result in enumerate(results):
+        ends = i + 1 < len(results) and _block(results[i + 1]) != _block(result)
+        where = [result.cell.cluster.name] if several else []
+        table.add_row(str(result.cell.strategy), *where, *_values(comparison, result, factor), end_section=ends)
+    return table
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print the table, the failures and what the columns mean, never narrower than the table needs."""
+    table = comparison_table(comparison)
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    width, console.width = console.width, max(console.width, needed)
+    console.print(table)
+    console.width = width
+    for line in failures(comparison):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(NOTE, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def failures(comparison: Comparison) -> list[str]:
+    """A message for every cell that failed or was cut short, and for those that never ran."""
+    cells: dict[str, list[str]] = {}  # one mistake of the user's often fails many cells: told once
+    for result in comparison.results:
+        if result.error:
+            cells.setdefault(result.error, []).append(str(result.cell))
+    lines = [f"{'; '.join(names)}: {error}" for error, names in cells.items()]
+    missing = len(comparison.grid.cells) - len(comparison.results)
+    if missing:
+        lines.append(f"{missing} of {len(comparison.grid.cells)} cells did not run")
+    return lines
+
+
+def _title(comparison: Comparison) -> str:
+    grid = comparison.grid
+    clusters = ", ".join(dict.fromkeys(cluster.name for cluster in grid.clusters))
+    clock = "virtual time" if grid.engine_name == "simulated" else "measured"
+    return f"{grid.subject} on {clusters}, {grid.engine_name} ({clock}): {grid.steps} steps of {grid.batch} samples"
+
+
+def _block(result: Result) -> tuple[str, int]:
+    return result.cell.cluster.name, result.cell.ranks
+
+
+def _unit(results: Sequence[Result]) -> tuple[float, str]:
+    """The unit for all times of the table, fitting the median step."""
+    times = sorted(result.mean.step_time for result in results if result.mean)
+    times = times or sorted(result.closed_form.step_time for result in results if result.closed_form)
+    middle = times[len(times) // 2] if times else 1.0
+    return next((pair for pair in _UNITS if middle >= pair[0]), _UNITS[-1])
+
+
+def _values(comparison: Comparison, result: Result, factor: float) -> list[str]:
+    mean, form, cell = result.mean, result.closed_form, result.cell
+    closed = "-" if form is None else _number(form.step_time / factor)
+    if mean is None:
+        return [str(cell.ranks), "failed", *["-"] * 10, closed, "-"]
+    efficiency = comparison.efficiency(result)
+    return [
+        str(cell.ranks),
+        _number(mean.step_time / factor),
+        _number(mean.compute / factor),
+        _number(mean.exposed_communication / factor),
+        _number(mean.wait / factor),
+        _number(comparison.grid.batch / mean.step_time) if mean.step_time else "-",
+        "-" if efficiency is None else f"{efficiency:.0%}",
+        format_size(mean.bytes_sent),
+        _number(mean.messages),
+        "-" if result.final_loss is None else f"{result.final_loss:.4f}",
+        "-" if result.metric is None else f"{result.metric:.4f}",
+        closed,
+        "-" if form is None or not form.step_time else _percent(mean.step_time / form.step_time - 1),
+    ]
+
+
+def _number(value: float) -> str:
+    """Counts as they are; else four digits, and what would show as zero but is not is told as less than it."""
+    if isinstance(value, int) or value == 0:
+        return f"{value:.0f}"
+    if value >= 1000:
+        return f"{value:.0f}"
+    if value < 0.001:
+        return "<0.001"
+    decimals = 3 if value < 10 else 2 if value < 100 else 1
+    return f"{value:.{decimals}f}"
+
+
+def _percent(share: float) -> str:
+    text = f"{share:+.1%}"
+    return "0.0%" if float(text[:-1]) == 0 else text

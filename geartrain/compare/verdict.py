@@ -1,0 +1,74 @@
+"""Who wins and why, in one sentence computed from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geartrain.compare.cell import Result
+from geartrain.units import format_size, format_time
+
+_CLEAR = 1.05
+"""Two numbers whose ratio is below this are called equal."""
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """One sentence on each cluster's largest number of workers: the fastest strategy, the next and the slowest.
+
+    Speed is step time. What is named as the reason is the first of: less compute, less sent by the busiest rank, more
+    communication hidden behind compute, fewer messages, less waiting, that differs by more than 5 percent.
+    """
+    parts = []
+    for cluster in dict.fromkeys(result.cell.cluster.name for result in results):
+        here = [
+            result for result in results if result.cell.cluster.name == cluster and result.mean and not result.error
+        ]
+        if not here:
+            continue
+        most = max(result.cell.ranks for result in here)
+        rivals = sorted((r for r in here if r.cell.ranks == most), key=_step_time)
+        parts.append(f"on {cluster} with {most} workers {_contest(rivals)}")
+    if not parts:
+        return "No run came far enough to compare."
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "."
+
+
+def _contest(rivals: Sequence[Result]) -> str:
+    first = rivals[0]
+    name, time = first.cell.strategy, format_time(_step_time(first))
+    if len(rivals) == 1:
+        return f"{name} takes {time} a step"
+    if _step_time(rivals[-1]) < _CLEAR * _step_time(first):
+        return f"all strategies take about {time} a step"
+    equals = [r for r in rivals[1:] if _step_time(r) < _CLEAR * _step_time(first)]
+    text = f"{name} wins with {time} a step"
+    if equals:
+        text += " (no clear lead over " + ", ".join(str(r.cell.strategy) for r in equals) + ")"
+        rivals = [first, rivals[-1]]
+    others = rivals[1:2] if len(rivals) == 2 else [rivals[1], rivals[-1]]
+    return f"{text}, " + " and ".join(_lead(first, other) for other in others)
+
+
+def _lead(winner: Result, loser: Result) -> str:
+    ratio = _step_time(loser) / _step_time(winner)
+    return f"{ratio:.3g} times as fast as {loser.cell.strategy} ({_reason(winner, loser)})"
+
+
+def _reason(winner: Result, loser: Result) -> str:
+    """The difference that explains the difference."""
+    fast, slow = winner.mean, loser.mean
+    assert fast is not None and slow is not None
+    if slow.compute - fast.compute > 0.5 * (slow.step_time - fast.step_time):
+        return f"it computes {format_time(fast.compute)} instead of {format_time(slow.compute)}"
+    if loser.busiest > _CLEAR * winner.busiest:
+        return f"its busiest rank sends {format_size(winner.busiest)} a step instead of {format_size(loser.busiest)}"
+    if fast.hidden_communication > _CLEAR * slow.hidden_communication + 0.01 * slow.step_time:
+        return f"it hides {format_time(fast.hidden_communication)} of communication behind compute"
+    if slow.messages > _CLEAR * fast.messages:
+        return f"a worker sends {fast.messages:.4g} messages a step instead of {slow.messages:.4g}"
+    still = [m.exposed_communication + m.wait for m in (fast, slow)]
+    return f"it stands still {format_time(still[0])} a step instead of {format_time(still[1])}"
+
+
+def _step_time(result: Result) -> float:
+    return result.mean.step_time if result.mean else float("inf")

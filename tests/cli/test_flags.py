@@ -1,0 +1,61 @@
+"""The whole command line: a new verb or flag is a decision, and this list is where it is taken."""
+
+import subprocess
+import sys
+
+import typer
+
+from geartrain.cli.app import app
+
+FLAGS = {
+    "": ["--version"],
+    "clusters": ["--json"],
+    "compare": [
+        "--batch",
+        "--cluster",
+        "--compute",
+        "--engine",
+        "--json",
+        "--out",
+        "--ranks",
+        "--seed",
+        "--steps",
+        "--strategies",
+        "--task",
+        "--workload",
+    ],
+    "run": ["--json", "--ranks", "--trace"],
+    "simulate": ["--cluster", "--compute", "--json", "--ranks", "--real-clock", "--trace"],
+    "strategies": ["--json"],
+    "tasks": ["--json"],
+    "workloads": ["--json"],
+}
+
+
+def flags(command):
+    return sorted(flag for param in command.params for flag in param.opts if flag.startswith("-") and flag != "--help")
+
+
+def test_commands_and_flags():
+    group = typer.main.get_command(app)
+    assert {"": flags(group), **{name: flags(command) for name, command in group.commands.items()}} == FLAGS
+
+
+def test_every_flag_and_command_says_what_it_does():
+    group = typer.main.get_command(app)
+    for command in [group, *group.commands.values()]:
+        assert command.help
+        assert all(param.help for param in command.params if param.name != "help"), command.name
+
+
+def test_help_needs_no_torch():
+    lines = [
+        "import sys",
+        "from geartrain.cli import main",
+        "try: main(['compare', '--help'])",
+        "except SystemExit: pass",
+    ]
+    code = "\n".join([*lines, "sys.exit('torch' in sys.modules)"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--strategies" in done.stdout
