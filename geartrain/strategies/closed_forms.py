@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import Roofline, StepTimes, step_times, update_work
 from geartrain.cost.compute import Work as _Work
-from geartrain.workload.spec import Workload
+from geartrain.workload.spec import UNUSED, Workload
 
 Flow = tuple[int, int, int]
 """Sender, receiver, bytes."""
@@ -45,20 +47,37 @@ class Compute:
 
     @property
     def gradient(self) -> float:
-        """Forward and backward."""
-        return self.forward + sum(self.backward)
+        """Forward and backward, added up in the order of time as in `ready_times`."""
+        return reduce(add, reversed(self.backward), self.forward)
 
 
-def slowest(workload: Workload, place: Placement, batch: int) -> Compute:
-    """The worker whose forward, backward and update take longest. Jitter and stragglers are not in a closed form."""
+def slowest(workload: Workload, place: Placement, batch: int, *, buckets: bool = True) -> Compute:
+    """The worker whose forward, backward and update take longest. Jitter and stragglers are not in a closed form.
+
+    Args:
+        buckets: gradients are added into flat tensors, which are set to zero before.
+    """
     found: dict[tuple[str, float, int], tuple[StepTimes, float, int]] = {}
     for rank in range(place.num_workers):
         device, speed, samples = place.device(rank), place.speed(rank), share(batch, place.num_workers, rank)
         if (device.name, speed, samples) not in found:
-            found[device.name, speed, samples] = (step_times(workload, device, samples), speed, samples)
+            times = step_times(workload, device, samples)
+            times = _with_buckets(times, workload, device) if buckets else times
+            found[device.name, speed, samples] = (times, speed, samples)
     times, speed, samples = max(found.values(), key=lambda entry: entry[0].total / entry[1])
     backward = tuple(seconds / speed for seconds in times.backward)
     return Compute(sum(times.forward) / speed, backward, times.update / speed, samples)
+
+
+def _with_buckets(times: StepTimes, workload: Workload, device: Device) -> StepTimes:
+    """Zeroing writes each gradient once; adding reads two numbers and writes one, in backward."""
+    zeroing = _MODEL.seconds(_Work("zero", 0.0, workload.gradient_bytes, workload.dtype), device)
+    backward = []
+    for seconds, layer in zip(times.backward, workload.layers, strict=True):
+        numel = 0 if layer.name == UNUSED else sum(parameter.numel for parameter in layer.parameters)
+        adding = _Work("add", numel, 3 * numel * workload.element_size, workload.dtype, len(layer.parameters))
+        backward.append(seconds + (_MODEL.seconds(adding, device) if numel else 0.0))
+    return StepTimes((*times.forward, zeroing), tuple(backward), times.update)
 
 
 def travel(place: Placement, flows: Iterable[Flow]) -> float:

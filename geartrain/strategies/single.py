@@ -55,7 +55,7 @@ class Single(Strategy):
 
     def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
         _check_alone(place.num_workers)
-        compute = closed_forms.slowest(workload, place, batch)
+        compute = closed_forms.slowest(workload, place, batch, buckets=False)
         return Cost(
             compute=compute.gradient + compute.update,
             sent=(Traffic(),) * place.num_ranks,
