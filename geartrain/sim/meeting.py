@@ -20,22 +20,26 @@ from geartrain.record.log import Op
 from geartrain.sim import numerics
 from geartrain.sim.fabric import Fabric, Plan, ranks_text
 from geartrain.sim.kernel import Event
-from geartrain.torch_private import Call, reduce_op_name, without_dispatch
+from geartrain.torch_private import Call, without_dispatch
 from geartrain.units import format_size
 
-_REDUCES = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
 def signature(call: Call) -> tuple[Any, ...]:
-    """What must be the same on all ranks: kind, reduction, root, and per item elements and type (of what all must give alike)."""
-    op = reduce_op_name(call.op) if call.kind in _REDUCES else None
-    root = call.root if call.kind in _ROOTED else None
-    if call.kind == "all_to_all":
-        return (call.kind, op, root, tuple(item.gives[0].dtype if item.gives else None for item in call.items))
-    if call.kind == "scatter":
-        return (call.kind, op, root, tuple((item.gets[0].numel(), item.gets[0].dtype) for item in call.items))
-    return (call.kind, op, root, tuple((item.gives[0].numel(), item.gives[0].dtype) for item in call.items))
+    """What all ranks must give alike: kind, reduction, root, and per item elements and type.
+
+    `call.op` is the reduction's name here (`SimulatedGroup.launch` sees to it).
+    """
+    kind = call.kind
+    root = call.root if kind in _ROOTED else None
+    if kind == "all_to_all":
+        items = tuple([item.gives[0].dtype if item.gives else None for item in call.items])
+    elif kind == "scatter":
+        items = tuple([(item.gets[0].numel(), item.gets[0].dtype) for item in call.items])
+    else:
+        items = tuple([(item.gives[0].numel(), item.gives[0].dtype) for item in call.items])
+    return (kind, call.op, root, items)
 
 
 def signature_text(given: tuple[Any, ...]) -> str:
@@ -58,13 +62,13 @@ def _dtype(dtype: Any) -> str:
 class Meeting:
     """One collective, from its first rank's entry to its end."""
 
-    __slots__ = ("calls", "channel", "done", "ops", "sequence", "signature")
+    __slots__ = ("calls", "channel", "done", "ops", "plan", "sequence", "signature")
 
-    def __init__(self, channel: Channel, sequence: int, call: Call) -> None:
-        self.channel, self.sequence = channel, sequence
+    def __init__(self, channel: Channel, sequence: int, given: tuple[Any, ...], size: int) -> None:
+        self.channel, self.sequence, self.signature = channel, sequence, given
         self.calls: list[Call | None] = [None] * channel.size
         self.ops: list[Op] = []
-        self.signature = signature(call)
+        self.plan = channel.plan(given, size)
         self.done = Event(self._describe)
 
     def entered(self) -> list[int]:
@@ -109,6 +113,7 @@ class Channel:
     def __init__(self, fabric: Fabric, name: str, ranks: tuple[int, ...]) -> None:
         self.fabric, self.name, self.ranks, self.size = fabric, name, ranks, len(ranks)
         self.meetings: dict[int, Meeting] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
         self._running: deque[Meeting] = deque()
         self._sends: dict[tuple[int, int], list[Message]] = {}
         self._recvs: dict[tuple[int, int], list[Message]] = {}
@@ -118,10 +123,11 @@ class Channel:
 
     def enter(self, group_rank: int, sequence: int, call: Call, op: Op) -> Meeting:
         """A rank enters its next collective. Raises CollectiveMismatch when it is not the one that the others entered."""
+        given = signature(call)
         meeting = self.meetings.get(sequence)
         if meeting is None:
-            meeting = self.meetings[sequence] = Meeting(self, sequence, call)
-        elif (given := signature(call)) != meeting.signature:
+            meeting = self.meetings[sequence] = Meeting(self, sequence, given, op.size)
+        elif given != meeting.signature:
             raise CollectiveMismatch(self._mismatch(meeting, group_rank, given), rank=self.ranks[group_rank])
         meeting.calls[group_rank] = call
         meeting.ops.append(op)
@@ -137,15 +143,19 @@ class Channel:
         if len(self._running) == 1:
             self._begin(meeting)
 
-    def plan(self, meeting: Meeting) -> Plan:
-        """How the collective loads the network."""
-        kind, _, root, items = meeting.signature
-        dtype = (items[0][1] if isinstance(items[0], tuple) else items[0]) if items else None
-        return self.fabric.plan(kind, self.ranks, meeting.ops[0].size, dtype.itemsize if dtype else 1, root or 0)
+    def plan(self, given: tuple[Any, ...], size: int) -> Plan:
+        """How a collective with this signature loads the network."""
+        key = (given, size)
+        plan = self._plans.get(key)
+        if plan is None:
+            kind, _, root, items = given
+            dtype = (items[0][1] if isinstance(items[0], tuple) else items[0]) if items else None
+            plan = self.fabric.plan(kind, self.ranks, size, dtype.itemsize if dtype else 1, root or 0)
+            self._plans[key] = plan
+        return plan
 
     def _begin(self, meeting: Meeting) -> None:
-        kernel = self.fabric.kernel
-        plan = self.plan(meeting)
+        kernel, plan = self.fabric.kernel, meeting.plan
 
         def transfer() -> None:
             if plan.busiest > 0.0:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geartrain.torch_private import Call, reduce_op_name, without_dispatch
+from geartrain.torch_private import Call, without_dispatch
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "sum": lambda total, x: total.add_(x),
@@ -25,6 +25,8 @@ _COMBINE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "bor": lambda total, x: total.bitwise_or_(x),
     "bxor": lambda total, x: total.bitwise_xor_(x),
 }
+REDUCTIONS = frozenset(_COMBINE)
+"""Names of the reductions that can be performed: gloo's."""
 
 
 def perform(calls: Sequence[Call]) -> None:
@@ -45,9 +47,8 @@ def copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source if source.shape == target.shape else source.reshape(target.shape))
 
 
-def reduced(tensors: Sequence[Tensor], op: Any) -> Tensor:
-    """A new tensor: the tensors combined in order."""
-    name = reduce_op_name(op)
+def reduced(tensors: Sequence[Tensor], name: str) -> Tensor:
+    """A new tensor: the tensors combined in order by the reduction of this name."""
     combine = _COMBINE[name]
     total = tensors[0].data.clone()
     if total.is_meta:
@@ -57,11 +58,6 @@ def reduced(tensors: Sequence[Tensor], op: Any) -> Tensor:
     if name == "avg":
         total.div_(len(tensors), rounding_mode=None if total.is_floating_point() or total.is_complex() else "trunc")
     return total
-
-
-def supports(op: Any) -> bool:
-    """Whether this reduction can be performed."""
-    return reduce_op_name(op) in _COMBINE
 
 
 def _all_reduce(calls: Sequence[Call], position: int) -> None:

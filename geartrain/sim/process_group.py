@@ -105,10 +105,10 @@ class SimulatedGroup(PythonGroup):
     def launch(self, call: Call, forward: Forward) -> dist.Work:
         channel = self.channel
         fabric = channel.fabric
-        if call.op is not None and not numerics.supports(call.op):
-            raise CollectiveMismatch(
-                f"the reduction {reduce_op_name(call.op)} of {call.kind} is not simulated, nor is it in gloo"
-            )
+        if call.op is not None:
+            call.op = reduce_op_name(call.op)
+            if call.op not in numerics.REDUCTIONS:
+                raise CollectiveMismatch(f"the reduction {call.op} of {call.kind} is not simulated, nor is it in gloo")
         activity = (
             fabric.kernel.me()
         )  # its clock may be ahead: the meeting begins at the latest entry, whoever comes first
@@ -117,7 +117,7 @@ class SimulatedGroup(PythonGroup):
         op = Op((channel.name, "c", sequence), call.kind, 0, 0, activity.now, activity.name, channel.ranks, size)
         activity.state.rank.log.ops.append(op)
         meeting = channel.enter(self.group_rank, sequence, call, op)
-        op.nbytes, op.messages = channel.plan(meeting).sent[self.group_rank]
+        op.nbytes, op.messages = meeting.plan.sent[self.group_rank]
         return SimulatedWork(fabric, meeting.done, op, [t for item in call.items for t in item.gets], None)
 
     def post_send(self, tensor: Tensor, destination: int, tag: int) -> dist.Work:
