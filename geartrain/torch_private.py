@@ -1,11 +1,11 @@
-"""The only file that touches private names of PyTorch. Checked against PyTorch 2.13; `tests/test_torch_private.py` fails first.
+"""The only file that touches private names of PyTorch; checked against 2.13. `tests/test_torch_private.py` fails first.
 
 Four things need them:
 
-* `PythonGroup`: a process group in Python that DDP, FSDP2, DTensor and pipelining accept. PyTorch calls it under old and new
-  method names; it turns all of them into one kind of value, a `Call`, or a send or receive.
-* worlds: PyTorch keeps one table of groups per process. The simulator needs one per rank (ranks are threads), shared with the
-  rank's lanes; a run needs groups that the user's default world does not contain (workers + services).
+* `PythonGroup`: a process group in Python that DDP, FSDP2, DTensor and pipelining accept. PyTorch calls it under old
+  and new method names; it turns all of them into one kind of value, a `Call`, or a send or receive.
+* worlds: PyTorch keeps one table of groups per process. The simulator needs one per rank (ranks are threads), shared
+  with the rank's lanes; a run needs groups that the user's default world does not contain (workers + services).
 * the autograd engine: whether a backward is running, and a callback at its end.
 * `DispatchMode`: who prices, times or traces operations has to see them.
 """
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C import _distributed_c10d as _stubs
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
@@ -36,20 +37,22 @@ from torch._C._distributed_c10d import (
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
-    _register_process_group,
-    _set_thread_isolation_mode,
-    _unregister_process_group,
+    Store,
 )
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
-from torch.distributed import distributed_c10d as c10d
-from torch.distributed.rendezvous import _rendezvous_handlers
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import BackendConfig
+from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.utils._python_dispatch import TorchDispatchMode
+
+# The stubs of these two lack names, and say of others what does not hold for a group in Python.
+c10d: Any = distributed_c10d
+core: Any = _stubs
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 SLOW_IMPORTS = ("torch._dynamo",)
-"""What the first step of an optimizer loads (two seconds on a slow core): processes that are forked should have it already."""
+"""What the first step of an optimizer loads (two seconds on a slow core): forked processes should have it already."""
 
 
 @dataclass(slots=True)
@@ -98,7 +101,8 @@ class PythonGroup(dist.ProcessGroup):
     """A process group whose operations are Python: subclasses give `launch`, `post_send` and `post_recv`."""
 
     def __init__(self, group_rank: int, group_size: int) -> None:
-        super().__init__(group_rank, group_size)
+        initialise: Any = super().__init__
+        initialise(group_rank, group_size)  # the form without a store, for groups in Python
         self.group_rank, self.group_size = group_rank, group_size
         self.given_name = ""
 
@@ -127,12 +131,12 @@ class PythonGroup(dist.ProcessGroup):
         return self.group_size
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         return self.given_name or str(c10d._world.pg_names[self])
 
     @property
     def pg_name(self) -> str:
-        return self.group_name
+        return str(self.group_name)
 
     def _set_sequence_number_for_group(self) -> None:
         return
@@ -140,30 +144,25 @@ class PythonGroup(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         return 0
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
-        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        opts = AllreduceOptions() if opts is None else opts
-        opts = _reduce_options(AllreduceOptions, opts)
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        tensors, opts = _listed(tensors), _options(AllreduceOptions, opts, "reduceOp")
         call = Call("all_reduce", [Item((t,), (t,)) for t in tensors], opts.reduceOp, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.allreduce(tensors, opts))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        opts = AllreduceCoalescedOptions() if opts is None else opts
+        opts = _options(AllreduceCoalescedOptions, opts)
         call = Call("all_reduce", [Item((t,), (t,)) for t in tensors], opts.reduceOp, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.allreduce_coalesced(tensors, opts))
 
-    def broadcast(self, tensors: Any, opts: Any = None, root: int | None = None) -> dist.Work:
-        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        opts = BroadcastOptions() if opts is None else opts
-        if isinstance(opts, int):
-            root, opts = opts, BroadcastOptions()
-        if root is not None:
-            opts.rootRank = root
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        tensors, opts = _listed(tensors), _options(BroadcastOptions, opts, "rootRank")
         call = Call("broadcast", [Item((t,), (t,)) for t in tensors], root=opts.rootRank, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.broadcast(tensors, opts))
 
-    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
-        opts = ReduceOptions() if opts is None else opts
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> dist.Work:
+        tensors, opts = _listed(tensors), _options(ReduceOptions, opts, "rootRank")
+        if op is not None:
+            opts.reduceOp = op
         call = Call(
             "reduce", [Item((t,), (t,)) for t in tensors], opts.reduceOp, opts.rootRank, asynchronous=opts.asyncOp
         )
@@ -172,75 +171,79 @@ class PythonGroup(dist.ProcessGroup):
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         if isinstance(inputs, Tensor):
             outputs, inputs = [outputs], [inputs]
-        opts = AllgatherOptions() if opts is None else opts
+        opts = _options(AllgatherOptions, opts)
         items = [Item((given,), got) for got, given in zip(outputs, inputs, strict=True)]
         call = Call("all_gather", items, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.allgather(outputs, inputs, opts))
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = AllgatherOptions() if opts is None else opts
+        opts = _options(AllgatherOptions, opts)
         items = [Item((given,), [got[k] for got in output_lists]) for k, given in enumerate(inputs)]
         call = Call("all_gather", items, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.allgather_coalesced(output_lists, inputs, opts))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        opts = AllgatherOptions() if opts is None else opts
+        opts = _options(AllgatherOptions, opts)
         call = Call("all_gather", [self._gather_item(output, input)], asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.all_gather_single(output, input, opts))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = AllgatherOptions() if opts is None else opts
+        opts = _options(AllgatherOptions, opts)
         items = [self._gather_item(got, given) for got, given in zip(outputs, inputs, strict=True)]
         call = Call("all_gather", items, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.all_gather_single_coalesced(outputs, inputs, opts))
 
-    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> dist.Work:
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
         if isinstance(outputs, Tensor):
             outputs, input_lists = [outputs], [input_lists]
-        opts = ReduceScatterOptions() if opts is None else opts
+        opts = _options(ReduceScatterOptions, opts, "reduceOp")
         items = [Item(given, (got,)) for got, given in zip(outputs, input_lists, strict=True)]
         call = Call("reduce_scatter", items, opts.reduceOp, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.reduce_scatter(outputs, input_lists, opts))
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        opts = ReduceScatterOptions() if opts is None else opts
+        opts = _options(ReduceScatterOptions, opts)
         call = Call("reduce_scatter", [self._scatter_item(output, input)], opts.reduceOp, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.reduce_scatter_single(output, input, opts))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = ReduceScatterOptions() if opts is None else opts
+        opts = _options(ReduceScatterOptions, opts)
         items = [self._scatter_item(got, given) for got, given in zip(outputs, inputs, strict=True)]
         call = Call("reduce_scatter", items, opts.reduceOp, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.reduce_scatter_single_coalesced(outputs, inputs, opts))
 
-    def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = GatherOptions() if opts is None else opts
+    def gather(self, output_lists: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        if isinstance(inputs, Tensor):
+            output_lists, inputs = ([output_lists] if output_lists else []), [inputs]
+        opts = _options(GatherOptions, opts, "rootRank")
         gets = output_lists[0] if output_lists else ()
         call = Call("gather", [Item((inputs[0],), gets)], root=opts.rootRank, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.gather(output_lists, inputs, opts))
 
-    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> dist.Work:
-        opts = ScatterOptions() if opts is None else opts
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        if isinstance(outputs, Tensor):
+            outputs, input_lists = [outputs], ([input_lists] if input_lists else [])
+        opts = _options(ScatterOptions, opts, "rootRank")
         gives = input_lists[0] if input_lists else ()
         call = Call("scatter", [Item(gives, (outputs[0],))], root=opts.rootRank, asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.scatter(outputs, input_lists, opts))
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = AllToAllOptions() if opts is None else opts
+        opts = _options(AllToAllOptions, opts)
         call = Call("all_to_all", [Item(inputs, outputs)], asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.alltoall(outputs, inputs, opts))
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
     ) -> dist.Work:
-        opts = AllToAllOptions() if opts is None else opts
+        opts = _options(AllToAllOptions, opts)
         gives = _split(input, input_sizes, self.group_size)
         gets = _split(output, output_sizes, self.group_size)
         call = Call("all_to_all", [Item(gives, gets)], asynchronous=opts.asyncOp)
         return self.launch(call, lambda group: group.all_to_all_single(output, input, output_sizes, input_sizes, opts))
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        opts = BarrierOptions() if opts is None else opts
+        opts = _options(BarrierOptions, opts)
         return self.launch(Call("barrier", asynchronous=opts.asyncOp), lambda group: group.barrier(opts))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -256,11 +259,11 @@ class PythonGroup(dist.ProcessGroup):
         return self.post_recv(tensors[0], None, tag)
 
     # The names under which older callers, C++ among them, ask for the same.
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
+    _allgather_base: Any = all_gather_single
+    _reduce_scatter_base: Any = reduce_scatter_single
+    allgather_into_tensor_coalesced: Any = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced: Any = reduce_scatter_single_coalesced
+    alltoall_base: Any = all_to_all_single
 
     def _gather_item(self, output: Tensor, given: Tensor) -> Item:
         return Item((given.view(-1),), _flat_chunks(output, self.group_size))
@@ -298,18 +301,23 @@ def source_of(work: dist.Work) -> int:
     return int(work._source_rank())
 
 
-def _reduce_options(kind: type[Any], opts: Any) -> Any:
-    """Turn a bare reduction (`group.allreduce(t, ReduceOp.SUM)`) into options."""
-    if hasattr(opts, "reduceOp"):
-        return opts
-    made = kind()
-    made.reduceOp = opts
-    return made
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _options(kind: type[Any], given: Any, bare: str = "") -> Any:
+    """Options as given, or made from nothing, from a timeout, or from the bare reduction or root that `bare` names."""
+    if given is not None and not isinstance(given, (timedelta, int, ReduceOp, ReduceOp.RedOpType)):
+        return given
+    options: Any = kind()
+    if bare and given is not None:
+        setattr(options, bare, given)
+    return options
 
 
 def reduce_op_name(op: Any) -> str:
     """`sum`, `avg`, `product`, `min`, `max`, `band`, `bor`, `bxor` or `premul_sum`."""
-    kind = op.op if isinstance(op, ReduceOp) else op
+    kind = getattr(op, "op", op)
     name = _REDUCE_NAMES.get(kind)
     if name is None:
         name = _REDUCE_NAMES[kind] = str(kind).rsplit(".", 1)[-1].lower()
@@ -319,20 +327,7 @@ def reduce_op_name(op: Any) -> str:
 _REDUCE_NAMES: dict[Any, str] = {}
 
 
-# --- worlds -------------------------------------------------------------------------------------------------------------
-
-_WORLD_FIELDS = (
-    "default_pg",
-    "group_count",
-    "pg_map",
-    "pg_names",
-    "pg_group_ranks",
-    "pg_backend_config",
-    "tags_to_pg",
-    "pg_to_tag",
-    "pg_coalesce_state",
-    "comms",
-)
+# --- worlds -----------------------------------------------------------------------------------------------------------
 
 
 class WorldTable:
@@ -376,27 +371,27 @@ class _WorldPerThread:
 def worlds_per_thread() -> Iterator[None]:
     """While open, threads that called `adopt_world` have a table and registry of groups of their own."""
     before = c10d._world
-    _set_thread_isolation_mode(True)
+    core._set_thread_isolation_mode(True)
     c10d._world = _WorldPerThread(before)
     try:
         yield
     finally:
         c10d._world = before
-        _set_thread_isolation_mode(False)
+        core._set_thread_isolation_mode(False)
 
 
 def adopt_world(table: WorldTable) -> None:
     """Make `table` the calling thread's, and register its groups by name for this thread. Needs `worlds_per_thread`."""
     c10d._world._local.table = table
     for group, name in table.pg_names.items():
-        _register_process_group(name, group)
+        core._register_process_group(name, group)
 
 
 def leave_world() -> None:
     """Forget the calling thread's table and names."""
     table = c10d._world._local.table
     for name in list(table.pg_names.values()):
-        _unregister_process_group(name)
+        core._unregister_process_group(name)
     del c10d._world._local.table
 
 
@@ -416,13 +411,12 @@ def enter_group(group: PythonGroup | dist.ProcessGroup, name: str, backend: str,
     if isinstance(group, PythonGroup):
         group.given_name = name
     else:
-        group._set_group_name(name)
-    _register_process_group(name, group)
+        named: Any = group
+        named._set_group_name(name)
+    core._register_process_group(name, group)
 
 
-def enter_default_group(
-    group: dist.ProcessGroup, name: str, backend: str, ranks: Sequence[int], store: dist.Store
-) -> None:
+def enter_default_group(group: dist.ProcessGroup, name: str, backend: str, ranks: Sequence[int], store: Store) -> None:
     """Make a group the default one, as `init_process_group` would; sub-groups made from it share `store`."""
     enter_group(group, name, backend, ranks)
     world = c10d._world
@@ -439,7 +433,7 @@ def leave_group(group: dist.ProcessGroup) -> None:
     world.tags_to_pg[tag].remove(group)
     for table in (world.pg_map, world.pg_group_ranks, world.pg_backend_config):
         table.pop(group, None)
-    _unregister_process_group(name)
+    core._unregister_process_group(name)
 
 
 @dataclass(frozen=True)
@@ -455,7 +449,7 @@ class GroupRequest:
 
 
 def register_backend(name: str, create: Callable[[GroupRequest], dist.ProcessGroup]) -> None:
-    """Let `init_process_group(name)` and `new_group` make groups with `create`; the first registration of a name stays."""
+    """Let `init_process_group(name)` and `new_group` make groups with `create`; a name's first registration stays."""
     if name.upper() not in dist.Backend._plugins:
 
         def make(options: Any, _: Any) -> dist.ProcessGroup:
@@ -472,9 +466,8 @@ Wrap = Callable[[dist.ProcessGroup, str, tuple[int, ...]], PythonGroup]
 
 
 def wrap_new_groups(wrap: Wrap) -> None:
-    """Let `init_process_group` and `new_group` of this process, whatever the backend, give what `wrap` makes of a group."""
-    module: Any = c10d
-    make = module._new_process_group_helper
+    """Let `init_process_group` and `new_group` of this process, whatever the backend, give what `wrap` makes of it."""
+    make = c10d._new_process_group_helper
 
     def make_wrapped(
         size: int, rank: int, ranks: Sequence[int], backend: Any, store: Any, name: str, *rest: Any, **options: Any
@@ -486,11 +479,11 @@ def wrap_new_groups(wrap: Wrap) -> None:
         _take_place(group, wrapped)
         return wrapped, prefix_store
 
-    module._new_process_group_helper = make_wrapped
+    c10d._new_process_group_helper = make_wrapped
 
 
 @contextmanager
-def redirected_groups(backend: str, place: Callable[[], tuple[dist.Store, int, int] | None]) -> Iterator[None]:
+def redirected_groups(backend: str, place: Callable[[], tuple[Store, int, int] | None]) -> Iterator[None]:
     """While open, `init_process_group` and `new_group` make groups of `backend`, whatever backend they ask for.
 
     Args:
@@ -498,20 +491,19 @@ def redirected_groups(backend: str, place: Callable[[], tuple[dist.Store, int, i
         place: (store, rank, world size) of the calling thread, or None for a thread that is left alone. It also
             answers every rendezvous (env://, tcp://, file://).
     """
-    module: Any = c10d
-    make = module._new_process_group_helper
+    make: Callable[..., tuple[Any, Any]] = c10d._new_process_group_helper
     handlers = dict(_rendezvous_handlers)
 
     def make_redirected(
         size: int, rank: int, ranks: Sequence[int], asked: Any, store: Any, name: str, *rest: Any, **options: Any
     ) -> tuple[Any, Any]:
         if place() is None:
-            return make(size, rank, ranks, asked, store, name, *rest, **options)  # type: ignore[no-any-return]
+            return make(size, rank, ranks, asked, store, name, *rest, **options)
         options["device_id"] = None
         group, prefix_store = make(size, rank, ranks, dist.Backend(backend), store, name, *rest, **options)
         if isinstance(group, dist.ProcessGroup):
             shown = "gloo" if str(asked) == str(dist.Backend.UNDEFINED) else asked
-            module._world.pg_map[group] = (shown, prefix_store)
+            c10d._world.pg_map[group] = (shown, prefix_store)
         return group, prefix_store
 
     def meet(handler: Any) -> Any:
@@ -523,18 +515,18 @@ def redirected_groups(backend: str, place: Callable[[], tuple[dist.Store, int, i
 
         return redirected
 
-    module._new_process_group_helper = make_redirected
+    c10d._new_process_group_helper = make_redirected
     for scheme, handler in handlers.items():
         _rendezvous_handlers[scheme] = meet(handler)
     try:
         yield
     finally:
-        module._new_process_group_helper = make
+        c10d._new_process_group_helper = make
         _rendezvous_handlers.update(handlers)
 
 
 def _take_place(group: dist.ProcessGroup, wrapped: PythonGroup) -> None:
-    world: Any = c10d._world
+    world = c10d._world
     name = world.pg_names[group]
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         if group in table:
@@ -542,8 +534,8 @@ def _take_place(group: dist.ProcessGroup, wrapped: PythonGroup) -> None:
     for tagged in world.tags_to_pg.values():
         tagged[:] = [wrapped if known is group else known for known in tagged]
     wrapped.given_name = name
-    _unregister_process_group(name)
-    _register_process_group(name, wrapped)
+    core._unregister_process_group(name)
+    core._register_process_group(name, wrapped)
 
 
 def prefixed(store: Any, prefix: str) -> Any:
@@ -555,7 +547,7 @@ def gloo_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TI
     """A plain gloo process group on a store of its own, not entered into any table."""
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    backend = dist.ProcessGroupGloo(dist.PrefixStore("cpu/", store), rank, size, timeout=timeout)
+    backend = dist.ProcessGroupGloo(PrefixStore("cpu/", store), rank, size, timeout=timeout)
     backend._set_sequence_number_for_group()
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
     return group
@@ -566,17 +558,21 @@ def nccl_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TI
     group = gloo_group(store, rank, size, timeout)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
-    backend = dist.ProcessGroupNCCL(dist.PrefixStore("cuda/", store), rank, size, options)
+    backend = dist.ProcessGroupNCCL(PrefixStore("cuda/", store), rank, size, options)
     backend._set_sequence_number_for_group()
     group._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend)
     return group
 
 
-# --- dispatch -----------------------------------------------------------------------------------------------------------
+# --- dispatch ---------------------------------------------------------------------------------------------------------
 
 
 class DispatchMode(TorchDispatchMode):
-    """A dispatch mode that is called directly: code that is being compiled is not simulated, so nothing guards against it."""
+    """A dispatch mode that is called directly: compiled code is not simulated, so nothing guards against a compiler."""
+
+    def __init__(self) -> None:
+        make: Any = super().__init__
+        make()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -589,7 +585,7 @@ def without_dispatch() -> AbstractContextManager[None]:
     return guard
 
 
-# --- autograd -----------------------------------------------------------------------------------------------------------
+# --- autograd ---------------------------------------------------------------------------------------------------------
 
 
 def in_backward() -> bool:
