@@ -11,8 +11,9 @@ from geartrain.cli.output import print_json, results, tell
 from geartrain.errors import ConfigurationError, RunError, ScriptError
 from geartrain.record.files import check_file, write_trace
 from geartrain.record.log import RunRecord
-from geartrain.record.split import split
+from geartrain.record.split import Split, split
 from geartrain.record.summary import summarise, summary_table
+from geartrain.record.text import print_whole
 
 
 def simulate(
@@ -68,8 +69,9 @@ def _run(engine: Callable[[], RunRecord], trace: Path | None, as_json: bool) -> 
         else:
             record = engine()
     except RunError as error:
-        if isinstance(error.record, RunRecord):
-            _tell(error.record, trace, as_json)
+        # The error says more than a table of what came before it would; a trace shows how it came to it.
+        if trace and isinstance(error.record, RunRecord):
+            _write(error.record, split(error.record), trace)
         raise
     _tell(record, trace, as_json)
     return 130 if record.interrupted else 0
@@ -78,18 +80,22 @@ def _run(engine: Callable[[], RunRecord], trace: Path | None, as_json: bool) -> 
 def _tell(record: RunRecord, trace: Path | None, as_json: bool) -> None:
     parts = split(record)
     if trace:
-        write_trace(trace, record, parts)
-        tell(f"trace: {trace} (open it at https://ui.perfetto.dev)")
+        _write(record, parts, trace)
     summary = summarise(record, parts)
     if as_json:
         print_json(summary)
         return
     sys.stdout.flush()
     console = results()
-    console.print(summary_table(summary))
+    print_whole(console, summary_table(summary))
     console.print(summary["sentence"], markup=False, soft_wrap=True)
     if record.interrupted:
         tell(f"the run ended early: {record.interrupted}")
+
+
+def _write(record: RunRecord, parts: Split, trace: Path) -> None:
+    write_trace(trace, record, parts)
+    tell(f"trace: {trace} (open it at https://ui.perfetto.dev)")
 
 
 @contextmanager

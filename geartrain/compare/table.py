@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
 from geartrain.compare.cell import Result
 from geartrain.compare.runner import Comparison
+from geartrain.record.text import print_whole
 from geartrain.units import format_size
 
 STRATEGY_WIDTH = 32
@@ -63,11 +63,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print the table, the failures and what the columns mean, never narrower than the table needs."""
-    table = comparison_table(comparison)
-    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
-    width, console.width = console.width, max(console.width, needed)
-    console.print(table)
-    console.width = width
+    print_whole(console, comparison_table(comparison))
     for line in failures(comparison):
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(NOTE, style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -8,8 +8,10 @@
     hidden    = wire while the main lane was not blocked
 
 Only the main lane's blocked times count: another lane may stand still as long as it likes. A blocked time without an
-operation (a queue, a sleep) is waiting, for no rank that could be named. A rank that posts after an operation was done
-here did not hold this rank up (the last receiver of a broadcast), so such posts do not count into `ready`.
+operation (a queue, a lane) is explained by what the rank's other lanes did: by the operations that were done in it,
+each cut at its `ready`. What they leave over is waiting, for no rank that could be named, and so is a sleep. A rank that
+posts after an operation was done here did not hold this rank up (the last receiver of a broadcast): it does not count
+into `ready`.
 
 An operation that some rank never entered is never ready: the whole blocked time is waiting for that rank. Bytes and
 messages belong to the step in which their operation was posted, whatever its lane.
@@ -31,8 +33,13 @@ from geartrain.record.intervals import Interval, measured, merged, without
 from geartrain.record.log import Op, OpKey, RankLog, RunRecord
 
 _Posts = dict[OpKey, list[tuple[float, int]]]
+_Ready = dict[OpKey, tuple[float, int | None]]
 _BY_BEGIN = attrgetter("begin")
 _BY_POSTED = attrgetter("posted")
+_BY_DONE = attrgetter("done")
+
+SLEEP = "sleep"
+"""What the log says of a blocked time that the program wanted itself: never explained by what other lanes did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +182,10 @@ def _ready(op: Op, entries: list[tuple[float, int]]) -> tuple[float, int | None]
     return latest
 
 
-def _divide(log: RankLog, ready: dict[OpKey, tuple[float, int | None]], end: float) -> list[Still]:
+def _divide(log: RankLog, ready: _Ready, end: float) -> list[Still]:
     """The main lane's blocked times in order, each cut at the moment when its operation was ready."""
     ops = {op.key: op for op in log.ops}
+    beside = sorted((op for op in log.ops if op.lane and op.done >= 0), key=_BY_DONE)
     parts: list[Still] = []
     now = 0.0  # a blocked time that reaches into the next one is counted once
     for blocked in sorted((b for b in log.blocked if b.lane == ""), key=_BY_BEGIN):
@@ -186,10 +194,11 @@ def _divide(log: RankLog, ready: dict[OpKey, tuple[float, int | None]], end: flo
             continue
         now = stop
         op = None if blocked.key is None else ops.get(blocked.key)
-        if op is None:
-            parts.append(Still(begin, stop, "wait", blocked.what or "something else"))
-        else:
+        if op is not None:
             parts.extend(_cut(log.rank, op, begin, stop, *ready[op.key]))
+        else:
+            what = blocked.what or "something else"
+            parts.extend(_explain(log.rank, begin, stop, what, [] if what == SLEEP else beside, ready))
     return parts
 
 
@@ -205,6 +214,26 @@ def _cut(rank: int, op: Op, begin: float, end: float, ready: float, last: int | 
         other = op.peers[op.peers[0] == rank] if len(op.peers) == 2 else None
         parts.append(Still(middle, end, "communication", op.kind, other, op.key))
     return parts
+
+
+def _explain(rank: int, begin: float, end: float, what: str, beside: list[Op], ready: _Ready) -> list[Still]:
+    """A blocked time without an operation, by the operations of other lanes that were done in it, the last one first.
+
+    Main waits for a lane or a queue because a lane waits for the wire: what was done last is what it waited for.
+    """
+    rest, parts = [(begin, end)], []
+    first = bisect_right(beside, begin, key=_BY_DONE)
+    for op in reversed(beside[first : bisect_right(beside, end, key=_BY_DONE)]):
+        for piece in _common(rest, op.posted, op.done):
+            parts.extend(_cut(rank, op, *piece, *ready[op.key]))
+        rest = without(rest, [(op.posted, op.done)])
+    parts.extend(Still(*piece, "wait", what) for piece in rest)
+    return sorted(parts, key=_BY_BEGIN)
+
+
+def _common(intervals: list[Interval], begin: float, end: float) -> list[Interval]:
+    both = ((max(begin, one[0]), min(end, one[1])) for one in intervals)
+    return [one for one in both if one[0] < one[1]]
 
 
 def _shares(

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from geartrain.record.log import RunRecord
 from geartrain.record.split import RankSplit, Split
+from geartrain.record.text import time_text
 from geartrain.units import format_size, format_time
 
 MOST_ROWS = 16
@@ -46,11 +47,6 @@ def summary_table(summary: dict[str, Any]) -> Table:
         times = [time_text(row[name]) for name in _COLUMNS[:4]]
         table.add_row(label, *times, format_size(row["bytes_sent"]), f"{row['messages']:.6g}")
     return table
-
-
-def time_text(seconds: float) -> str:
-    """A time for tables; what is less than a tenth of a nanosecond is rounding and shows as zero."""
-    return format_time(seconds) if seconds >= 1e-10 else "0 s"
 
 
 def _rows(ranks: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

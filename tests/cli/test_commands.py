@@ -191,9 +191,10 @@ def test_a_failed_rank_is_one_message(script, capsys):
     assert err.strip() == "RankFailed: rank 1 raised ValueError: [red]no[/red]"
 
 
-def test_a_failed_run_shows_what_its_engine_hands_over(script, capsys):
+def test_a_failed_run_leaves_its_trace(script, capsys, tmp_path):
     path, given = script
     given["error"] = RankFailed("rank 1 was killed", rank=1)
     given["error"].record = late_rank()
-    code, out, err = called(capsys, "run", path)
-    assert code == 1 and "Slowest is rank 1" in out and "rank 1 was killed" in err
+    code, out, err = called(capsys, "run", "--trace", str(tmp_path / "t.json"), path)
+    assert code == 1 and out == "the script's output\n" and "rank 1 was killed" in err
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]

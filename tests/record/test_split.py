@@ -46,6 +46,29 @@ def test_blocked_without_operation_is_waiting_for_nobody():
     assert split(record(log)).wait_matrix().tolist() == [[0.0, 2.0]]
 
 
+def ring_in_a_lane():
+    """Main computes until 4 and then waits for a lane, which sends from 1 to 3, and from 6, when the other comes."""
+    ops = [op(("g", 0), 1.0, 3.0, lane="ring"), op(("g", 1), 3.0, 8.0, lane="ring")]
+    mine = rank(0, ops=ops, blocked=[Blocked(4.0, 9.0, None, "", "lane ring")])
+    return record(mine, rank(1, ops=[op(("g", 0), 1.0, 3.0), op(("g", 1), 6.0, 8.0)]))
+
+
+def test_waiting_for_a_lane_is_what_the_lane_stands_still_for():
+    one = split(ring_in_a_lane()).ranks[0]
+    assert [(s.kind, s.begin, s.end, s.what, s.on) for s in one.still] == [
+        ("wait", 4.0, 6.0, "all_reduce", 1),
+        ("communication", 6.0, 8.0, "all_reduce", 1),
+        ("wait", 8.0, 9.0, "lane ring", None),
+    ]
+    assert shares(one.total) == (5.0, 3.0, 2.0, 2.0, 4.0)
+
+
+def test_a_sleep_is_waiting_whatever_lanes_do():
+    run = ring_in_a_lane()
+    run.logs[0].blocked[0].what = "sleep"
+    assert [(s.kind, s.begin, s.end) for s in split(run).ranks[0].still] == [("wait", 4.0, 9.0)]
+
+
 def test_other_lanes_may_stand_still():
     log = rank(0, ops=[op(KEY, 0.0, 9.0, lane="side", nbytes=7)], blocked=[Blocked(0.0, 9.0, KEY, "side")])
     total = split(record(log)).ranks[0].total
