@@ -52,7 +52,8 @@ class ParameterServer(Strategy):
         shard: "even": a contiguous slice of the flat parameter vector each, sizes differing by one element at most;
             "tensors": whole tensors round-robin in registration order, as TensorFlow places variables, so that one
             large tensor makes one server the hot spot.
-        overlap: push a shard as soon as its gradients are there, during backward; off in the paper.
+        overlap: push a shard as soon as all its gradients are there, during backward; off in the paper. It gains with
+            many servers only: the shard that holds the first layer, and so a single server's, is complete at the end.
 
     Costs, per step, for M bytes of parameters: a worker sends M in S messages, server s sends W M_s in W messages (M_s
     its shard). Messages to a colocated server are counted, though they use no wire. At the end of a run, outside steps,
@@ -123,7 +124,7 @@ class ParameterServer(Strategy):
         exposed_push = pushed - compute.gradient
         notes = [f"largest shard {max(sizes) * element} of {sum(sizes) * element} bytes; the servers' updates are wait"]
         if self.overlap:
-            notes.append("overlapped pushes: a bound, shards that share a link are taken one after another")
+            notes.append("overlapped pushes: an estimate, in which shards ready at different times do not share wires")
         return Cost(
             compute=compute.gradient,
             exposed_communication=exposed_push + pull,

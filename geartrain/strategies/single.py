@@ -16,7 +16,7 @@ from geartrain.errors import StrategyError
 from geartrain.runtime.backward import on_device
 from geartrain.runtime.buckets import trainable
 from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Needs, Paper, Strategy
+from geartrain.runtime.strategy import Needs, Paper, Roles, Strategy
 from geartrain.runtime.worker import Batches, StepResult, Task, Worker
 from geartrain.strategies import closed_forms
 from geartrain.strategies.papers import PS_P2P_RING
@@ -48,6 +48,10 @@ class Single(Strategy):
 
     def __str__(self) -> str:
         return render(self)
+
+    def roles(self, num_workers: int) -> Roles:
+        _check_alone(num_workers)
+        return Roles()
 
     def bind(self, ctx: Context, task: Task) -> Worker:
         _check_alone(ctx.num_workers)

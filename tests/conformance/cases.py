@@ -2,6 +2,7 @@
 
 from geartrain.engines.base import Engine
 from geartrain.engines.simulated import SimulatedEngine
+from geartrain.errors import StrategyError
 from geartrain.runtime.strategy import Limit, Strategy
 from geartrain.strategies import TABLE, parse
 
@@ -45,22 +46,23 @@ def real_engine() -> Engine:
     return RealEngine()
 
 
-def variants(check: str, least_workers: int = 1) -> list[str]:
-    """The settings of all methods that take a check."""
+def variants(check: str, workers: int = 1) -> list[str]:
+    """The settings, of all methods that take a check, that run with so many workers."""
     return [
         text
         for name, texts in VARIANTS.items()
         for text in texts
-        if check not in TABLE[name].opt_outs
-        and (least_workers == 1 or "several_workers" not in TABLE[name].opt_outs)
-        and _fits(parse(text), least_workers)
+        if check not in TABLE[name].opt_outs and _fits(parse(text), workers)
     ]
 
 
 def _fits(strategy: Strategy, workers: int) -> bool:
-    """Whether there are enough workers for servers beside them."""
-    services = strategy.roles(max(workers, 8)).services
-    return sum(service.where == "colocated" for service in services) <= workers
+    """Whether the setting takes so many workers: some need enough of them for servers to live beside."""
+    try:
+        strategy.roles(workers)
+    except StrategyError:
+        return False
+    return True
 
 
 def cells(check: str, *workers: int) -> list[tuple[str, int]]:
