@@ -3,11 +3,12 @@
 from geartrain.cluster.load import Preset, dump_cluster, list_presets, load_cluster, local_cluster, parse_cluster
 from geartrain.cluster.overrides import NodeOverride, Overrides, PairOverride, Straggler, WireOverride
 from geartrain.cluster.placement import Pace, Placement, ServicePlace
-from geartrain.cluster.spec import Cluster, Device, Matrix, NodeGroup, Star, TwoLevel, Wire
+from geartrain.cluster.spec import Cluster, Collectives, Device, Matrix, NodeGroup, Star, TwoLevel, Wire
 from geartrain.cluster.topology import SWITCH, Link, Route, Topology, build
 
 __all__ = [
     "Cluster",
+    "Collectives",
     "Device",
     "Link",
     "Matrix",

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from geartrain.cluster.fields import TEXT_ONLY
 from geartrain.cluster.overrides import Overrides
-from geartrain.cluster.spec import Cluster, Device, NodeGroup, Star, Topology, Wire
+from geartrain.cluster.spec import Cluster, Collectives, Device, NodeGroup, Star, Topology, Wire
 from geartrain.errors import ClusterError, UnknownName, nearest
 
 
@@ -30,6 +30,10 @@ class Preset(NamedTuple):
     name: str
     summary: str
     source: str
+
+
+_EMPTY: dict[str, object] = {"collectives": Collectives(), "overrides": Overrides()}
+"""Parts that are left out of a file when there is nothing in them."""
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
@@ -72,7 +76,7 @@ def parse_cluster(text: str, where: str = "text") -> Cluster:
 
 def dump_cluster(cluster: Cluster) -> str:
     """TOML, every quantity as text with a unit; `parse_cluster` reads an equal cluster from it."""
-    unused = {"overrides"} if cluster.overrides == Overrides() else None
+    unused = {name for name, empty in _EMPTY.items() if getattr(cluster, name) == empty}
     return tomlkit.dumps(cluster.model_dump(mode="json", exclude_none=True, exclude=unused))
 
 
@@ -101,6 +105,9 @@ def local_cluster() -> Cluster:
         source=f"{measured}; defaults, not measured: compute rates of a core, loopback of 20 Gbit/s and 20 us",
         nodes=(NodeGroup(name="local", count="any", device=core),),
         topology=Star(wire=Wire(rate=2.5e9, latency=20e-6)),
+        collectives=Collectives(  # what gloo does
+            all_reduce="ring", broadcast="tree", gather="linear", scatter="linear", all_to_all="pairwise"
+        ),
     )
 
 

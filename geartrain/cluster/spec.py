@@ -196,6 +196,25 @@ class Matrix(Spec):
 Topology = Annotated[Star | TwoLevel | Matrix, Field(discriminator="kind")]
 
 
+class Collectives(Spec):
+    """The algorithm that the cluster's communication library uses for a collective; left out: chosen by size.
+
+    The names are those of `geartrain.cost.collectives`.
+    """
+
+    all_reduce: Literal["ring", "halving_doubling", "recursive_doubling", "tree"] | None = None
+    broadcast: Literal["tree", "pipeline", "linear"] | None = None
+    reduce: Literal["tree", "pipeline", "linear"] | None = None
+    gather: Literal["linear", "tree"] | None = None
+    scatter: Literal["linear", "tree"] | None = None
+    all_to_all: Literal["pairwise", "linear"] | None = None
+
+    def algorithm(self, kind: str) -> str | None:
+        """The algorithm for a kind of collective, or None for the choice by size."""
+        chosen: str | None = getattr(self, kind, None)
+        return chosen
+
+
 class Cluster(Spec):
     """Machines and how they are joined.
 
@@ -205,6 +224,7 @@ class Cluster(Spec):
         source: where the numbers come from.
         nodes: groups of machines, numbered in order from 0 over all groups; only the last may have count "any".
         topology: how nodes are joined.
+        collectives: algorithms of the communication library, where it does not choose by size.
         overrides: what is different for single nodes and links.
     """
 
@@ -213,6 +233,7 @@ class Cluster(Spec):
     source: Text
     nodes: Annotated[tuple[NodeGroup, ...], AfterValidator(not_empty)]
     topology: Topology
+    collectives: Collectives = Collectives()
     overrides: Overrides = Overrides()
 
     @model_validator(mode="after")

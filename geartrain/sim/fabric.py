@@ -62,7 +62,7 @@ class Fabric:
 
     Args:
         placement: who runs where; its links are the network.
-        algorithms: collective kind -> algorithm, to override the choice by size.
+        algorithms: collective kind -> algorithm, instead of the cluster's own or the choice by size.
         explain: see `Kernel`.
     """
 
@@ -85,9 +85,8 @@ class Fabric:
         return plan
 
     def _make_plan(self, kind: str, ranks: tuple[int, ...], nbytes: int, element_size: int, root: int) -> Plan:
-        plan = plan_collective(
-            kind, len(ranks), nbytes, element=element_size, root=root, algorithm=self.algorithms.get(kind)
-        )
+        algorithm = self.algorithms.get(kind) or self.placement.cluster.collectives.algorithm(kind)
+        plan = plan_collective(kind, len(ranks), nbytes, element=element_size, root=root, algorithm=algorithm)
         pairs = [(ranks[source], ranks[target]) for source, target, _ in plan.traffic()]
         alpha = max((self.placement.route(*pair).latency for pair in pairs), default=0.0)
         rate = min((self.placement.rate(*pair) for pair in pairs), default=inf)
