@@ -92,6 +92,7 @@ def build(asked: Asked) -> Grid:
         steps=steps,
         batch=batch,
         seed=asked.seed,
+        roofline=lambda cluster: engines.text(cluster).startswith("roofline"),
         single=parse("single"),
         out=asked.out,
         options={"compute": {cluster.name: engines.text(cluster) for cluster in clusters}},

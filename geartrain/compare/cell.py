@@ -44,7 +44,8 @@ class Result:
         steps: steps that all workers finished.
         final_loss: of the global batch of the last of them.
         metric: the task's main quality on held-out data; `metrics` has all by name.
-        closed_form: the strategy's own account of a step.
+        closed_form: the strategy's own account of a step, its computing priced by a roofline.
+        closed_form_time: seconds of a step by that account; where computing is not priced so, with this run's own.
         busiest: bytes per step sent by the rank, services included, that sends most.
         error: why the cell failed or was cut short.
         interrupted: the user stopped it.
@@ -57,6 +58,7 @@ class Result:
     final_loss: float | None = None
     metrics: dict[str, float]
     closed_form: Cost | None = None
+    closed_form_time: float | None = None
     busiest: float = 0.0
     out: str | None = None
     error: str | None = None
@@ -78,7 +80,7 @@ class Result:
             steps=self.steps,
             final_loss=self.final_loss,
             metric=self.metric,
-            closed_form_step_time=self.closed_form.step_time if self.closed_form else None,
+            closed_form_step_time=self.closed_form_time,
             out=self.out,
         )
         if mean:
@@ -156,15 +158,16 @@ def _result(
     folder: RunFolder | None,
     interrupted: bool,
 ) -> Result:
-    finished = _finished_steps(parts)
+    finished, mean = _finished_steps(parts), mean_step(parts)
     return Result(
         cell=cell,
         engine=grid.engine_name,
         steps=len(finished),
-        mean=mean_step(parts),
+        mean=mean,
         final_loss=_loss(parts, finished[-1]) if finished else None,
         metrics=_metrics(record),
         closed_form=closed_form,
+        closed_form_time=_closed_form_time(closed_form, mean, grid.roofline(cell.cluster)),
         busiest=_busiest(record, parts, len(finished)) if record and finished else 0.0,
         out=str(folder.path) if folder and record else None,
         error=error,
@@ -176,6 +179,13 @@ def _closed_form(grid: Grid, cell: Cell) -> Cost | None:
     if grid.workload is None:
         return None
     return cell.strategy.cost(grid.workload, cell.place(), grid.batch)
+
+
+def _closed_form_time(form: Cost | None, mean: MeanStep | None, roofline: bool) -> float | None:
+    """A closed form knows what is sent and when; what computing takes on a host it cannot know."""
+    if form is None or roofline:
+        return form.step_time if form else None
+    return mean.compute + form.step_time - form.compute if mean else None
 
 
 def _finished_steps(parts: Split) -> list[int]:

@@ -18,7 +18,7 @@ from geartrain.workload.spec import Workload
 SAMPLES_PER_WORKER = 32
 """The default global batch: this many for each worker of the largest number of workers, the same in all cells."""
 
-BASELINE_STEPS = 3
+BASELINE_STEPS = 8
 """Steps of the run on one worker that efficiency is measured against."""
 
 
@@ -61,6 +61,7 @@ class Grid:
         engine: runs one cell; called for each.
         engine_name: as on the command line.
         steps, batch, seed: of every run; the batch is global.
+        roofline: whether a cluster's computing is priced by the roofline that closed forms assume.
         single: the strategy of one worker alone, which efficiency is measured against; None leaves efficiency out.
         out: folder for the runs' files, one below it for each cell; None writes nothing.
         options: whatever else decided how it went, for the record.
@@ -78,6 +79,7 @@ class Grid:
     steps: int
     batch: int
     seed: int = 0
+    roofline: Callable[[Cluster], bool] = lambda cluster: True
     single: Strategy | None = None
     out: Path | None = None
     options: dict[str, Any] = field(default_factory=dict)

@@ -16,11 +16,10 @@ from geartrain.units import format_size
 STRATEGY_WIDTH = 32
 """Columns that a strategy's text may take before it is folded."""
 
-NOTE = (
-    "Times: mean over the steps after the first, of the slowest worker of each step. Sent: payload, mean per worker "
-    "and step.\nEfficiency: compute of the whole batch on one worker / (workers x step time). Difference: of the step "
-    "time from the closed form."
-)
+NOTE = """\
+Times: mean over the steps after the first, of the slowest worker of each step. Sent: payload, mean per worker and step.
+Efficiency: compute of the whole batch on one worker / (workers x step time).
+Closed form: the strategy's own account of a step; where computing is measured, with that in place of a roofline's."""
 """What the columns mean, to be printed below the table."""
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
@@ -96,14 +95,14 @@ def _block(result: Result) -> tuple[str, int]:
 def _unit(results: Sequence[Result]) -> tuple[float, str]:
     """The unit for all times of the table, fitting the median step."""
     times = sorted(result.mean.step_time for result in results if result.mean)
-    times = times or sorted(result.closed_form.step_time for result in results if result.closed_form)
+    times = times or sorted(result.closed_form_time for result in results if result.closed_form_time)
     middle = times[len(times) // 2] if times else 1.0
     return next((pair for pair in _UNITS if middle >= pair[0]), _UNITS[-1])
 
 
 def _values(comparison: Comparison, result: Result, factor: float) -> list[str]:
-    mean, form, cell = result.mean, result.closed_form, result.cell
-    closed = "-" if form is None else _number(form.step_time / factor)
+    mean, form, cell = result.mean, result.closed_form_time, result.cell
+    closed = "-" if form is None else _number(form / factor)
     if mean is None:
         return [str(cell.ranks), "failed", *["-"] * 10, closed, "-"]
     efficiency = comparison.efficiency(result)
@@ -120,7 +119,7 @@ def _values(comparison: Comparison, result: Result, factor: float) -> list[str]:
         "-" if result.final_loss is None else f"{result.final_loss:.4f}",
         "-" if result.metric is None else f"{result.metric:.4f}",
         closed,
-        "-" if form is None or not form.step_time else _percent(mean.step_time / form.step_time - 1),
+        _percent(mean.step_time / form - 1) if form else "-",
     ]
 
 

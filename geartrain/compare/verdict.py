@@ -14,8 +14,8 @@ _CLEAR = 1.05
 def verdict(results: Sequence[Result]) -> str:
     """One sentence on each cluster's largest number of workers: the fastest strategy, the next and the slowest.
 
-    Speed is step time. What is named as the reason is the first of: less compute, less sent by the busiest rank, more
-    communication hidden behind compute, fewer messages, less waiting, that differs by more than 5 percent.
+    Speed is step time. The reason is the kind of time that differs most; for communication, the first of these that
+    differs: what the busiest rank sends, what is hidden behind compute, the number of messages.
     """
     parts = []
     for cluster in dict.fromkeys(result.cell.cluster.name for result in results):
@@ -55,19 +55,26 @@ def _lead(winner: Result, loser: Result) -> str:
 
 
 def _reason(winner: Result, loser: Result) -> str:
-    """The difference that explains the difference."""
+    """What explains the greatest part of the difference in step time."""
     fast, slow = winner.mean, loser.mean
     assert fast is not None and slow is not None
-    if slow.compute - fast.compute > 0.5 * (slow.step_time - fast.step_time):
-        return f"it computes {format_time(fast.compute)} instead of {format_time(slow.compute)}"
+    parts = ("compute", "exposed_communication", "wait")
+    most = max(parts, key=lambda part: float(getattr(slow, part) - getattr(fast, part)))
+    if most == "compute":
+        return f"it computes {format_time(fast.compute)} a step instead of {format_time(slow.compute)}"
+    if most == "wait":
+        return f"it waits {format_time(fast.wait)} a step instead of {format_time(slow.wait)}"
+    exposed = slow.exposed_communication - fast.exposed_communication
     if loser.busiest > _CLEAR * winner.busiest:
         return f"its busiest rank sends {format_size(winner.busiest)} a step instead of {format_size(loser.busiest)}"
-    if fast.hidden_communication > _CLEAR * slow.hidden_communication + 0.01 * slow.step_time:
+    if fast.hidden_communication - slow.hidden_communication > exposed / 2:
         return f"it hides {format_time(fast.hidden_communication)} of communication behind compute"
     if slow.messages > _CLEAR * fast.messages:
-        return f"a worker sends {fast.messages:.4g} messages a step instead of {slow.messages:.4g}"
-    still = [m.exposed_communication + m.wait for m in (fast, slow)]
-    return f"it stands still {format_time(still[0])} a step instead of {format_time(still[1])}"
+        return f"a worker sends {fast.messages:.4g} message(s) a step instead of {slow.messages:.4g}"
+    return (
+        f"it stands still {format_time(fast.exposed_communication)} a step for communication instead of "
+        f"{format_time(slow.exposed_communication)}"
+    )
 
 
 def _step_time(result: Result) -> float:

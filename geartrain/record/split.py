@@ -9,9 +9,9 @@
 
 Only the main lane's blocked times count: another lane may stand still as long as it likes. A blocked time without an
 operation (a queue, a lane) is explained by what the rank's other lanes did: by the operations that were done in it,
-each cut at its `ready`. What they leave over is waiting, for no rank that could be named, and so is a sleep. A rank that
-posts after an operation was done here did not hold this rank up (the last receiver of a broadcast): it does not count
-into `ready`.
+each cut at its `ready`. What they leave over is waiting, for no rank that could be named, and so is a sleep. A rank
+that posts after an operation was done here did not hold this rank up (the last receiver of a broadcast): it does not
+count into `ready`.
 
 An operation that some rank never entered is never ready: the whole blocked time is waiting for that rank. Bytes and
 messages belong to the step in which their operation was posted, whatever its lane.

@@ -141,3 +141,9 @@ def test_services_are_run_but_not_counted_in_means():
     comparison = run_grid(grid(strategies=(Fake(server=True),)), Silent())
     assert comparison.results[0].mean.bytes_sent == 1000
     assert comparison.grid.config(comparison.results[0].cell)["services"] == ["server"]
+
+
+def test_closed_form_takes_the_compute_of_the_run_where_that_is_not_a_roofline():
+    assert run_grid(grid(), Silent()).results[0].as_json()["closed_form_step_time"] == 1.0
+    own = grid(roofline=lambda cluster: False, strategies=(Fake(comm=0.25),))
+    assert run_grid(own, Silent()).results[0].as_json()["closed_form_step_time"] == 0.75

@@ -71,8 +71,8 @@ def test_verdict_on_next_and_slowest_for_most_workers_of_each_cluster():
     )
     half = (
         "with 4 workers fake:time=1,nbytes=1000 wins with 1 s a step, 2 times as fast as fake:time=2,nbytes=1000 (it "
-        "computes 750 ms instead of 1.75 s) and 4 times as fast as fake:time=4,nbytes=1000 (it stands still 250 ms a "
-        "step instead of 3.25 s)"
+        "computes 750 ms a step instead of 1.75 s) and 4 times as fast as fake:time=4,nbytes=1000 (it stands still "
+        "250 ms a step for communication instead of 3.25 s)"
     )
     assert text == f"On ethernet-1g {half}; on ethernet-10g {half}."
 
