@@ -81,12 +81,13 @@ class _Operation:
     formula: Callable[..., int] | None
 
 
-_operations: dict[Any, _Operation] = {}
+_operations: dict[int, _Operation] = {}
+"""By the identity of the operation, which lives as long as the process: its own hash is slow."""
 
 
 def _operation(func: Any) -> _Operation:
     """Looked up once per operation and process; two threads that meet here do the same work twice, nothing worse."""
-    known = _operations.get(func)
+    known = _operations.get(id(func))
     if known is None:
         space, _, full = func.name().partition("::")
         base = full.partition(".")[0]
@@ -94,7 +95,7 @@ def _operation(func: Any) -> _Operation:
         formula = flop_registry.get(func.overloadpacket)
         if formula is None and base in _SAME_FLOP:
             formula = flop_registry.get(getattr(torch.ops.aten, _SAME_FLOP[base]))
-        known = _operations[func] = _Operation(
+        known = _operations[id(func)] = _Operation(
             name=str(func),
             base=base,
             free=space in _FREE_NAMESPACES or base in _FREE_NAMES or bool(func.is_view),

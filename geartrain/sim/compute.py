@@ -15,8 +15,8 @@ from geartrain.cluster.placement import Pace
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel, Work
 from geartrain.runtime import charging
-from geartrain.runtime.opcost import OpCosts
-from geartrain.sim.kernel import Kernel
+from geartrain.runtime.opcost import FREE, OpCosts
+from geartrain.sim.kernel import Activity, Kernel, Stopped
 from geartrain.torch_private import DispatchMode, FakeTensor
 
 
@@ -54,7 +54,8 @@ class Prices:
         self._by_identity: dict[int, tuple[Work, float]] = {}
 
     def of(self, work: Work) -> float:
-        # The cost cache hands out the same object for the same operation: identity is the quick key, the entry keeps it alive.
+        # The cost cache hands out the same object for the same operation: its identity is the quick key, and the entry
+        # keeps it alive.
         entry = self._by_identity.get(id(work))
         if entry is None:
             seconds = self._known.get(work)
@@ -67,11 +68,11 @@ class Prices:
 
 
 class ChargeMode(DispatchMode):
-    """Charges every operation of one rank; entered in each of its threads."""
+    """Charges every operation of one activity to its clock; entered in its thread."""
 
-    def __init__(self, kernel: Kernel, costs: OpCosts, prices: Prices, pacer: Pacer) -> None:
+    def __init__(self, kernel: Kernel, activity: Activity, costs: OpCosts, prices: Prices, pacer: Pacer) -> None:
         super().__init__()
-        self._charge, self._cost, self._price, self._pacer = kernel.charge, costs, prices.of, pacer
+        self._kernel, self._activity, self._cost, self._prices, self._pacer = kernel, activity, costs, prices, pacer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fake = False
@@ -79,13 +80,15 @@ class ChargeMode(DispatchMode):
             if issubclass(kind, FakeTensor):
                 fake = True  # shapes are being worked out; nothing is computed
             elif kind is not Tensor and kind is not Parameter:
-                return NotImplemented  # a tensor subclass (DTensor): let it run its local operations, which come back here
+                return NotImplemented  # a tensor subclass (DTensor) runs its local operations, which come back here
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if not fake and not charging.paused():
-            self.charge(self._cost(func, args, kwargs, result))
+        work = self._cost(func, args, kwargs, result)
+        if work is not FREE and not fake and not charging.paused():
+            self.charge(work)
         return result
 
     def charge(self, work: Work) -> None:
-        seconds = self._price(work)
-        if seconds:
-            self._charge(seconds * self._pacer.slowness)
+        if self._kernel.stopping:
+            raise Stopped
+        self._activity.now += self._prices.of(work) * self._pacer.slowness
+        self._activity.polls = 0

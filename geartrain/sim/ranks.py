@@ -102,7 +102,7 @@ class Ranks:
         adopt_world(activity.state.rank.table)
         torch.autograd.set_multithreading_enabled(False)
         with ExitStack() as stack:
-            mode = self._mode(activity.rank)
+            mode = self._mode(activity)
             if mode is not None:
                 stack.enter_context(mode)
                 charging.listen(mode.charge)
@@ -112,15 +112,15 @@ class Ranks:
                 charging.listen(None)
                 leave_world()
 
-    def _mode(self, rank: int) -> ChargeMode | None:
-        placement = self.fabric.placement
+    def _mode(self, activity: Activity) -> ChargeMode | None:
+        placement, rank = self.fabric.placement, activity.rank
         if self._compute is None or placement.node(rank) < 0:
             return None
         device = placement.device(rank)
         prices = self._prices.get(device.name)
         if prices is None:
             prices = self._prices[device.name] = Prices(self._compute, device)
-        return ChargeMode(self.fabric.kernel, self._costs, prices, self._pacers[rank])
+        return ChargeMode(self.fabric.kernel, activity, self._costs, prices, self._pacers[rank])
 
     def new_step(self, rank: int) -> None:
         """A step of this rank begins: its jitter is drawn anew."""
