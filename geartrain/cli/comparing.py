@@ -73,7 +73,7 @@ def build(asked: Asked) -> Grid:
     from geartrain.strategies import parse, parse_list
 
     _check_combination(asked)
-    task, name = _subject(asked)
+    task = _task(asked)
     ranks = _numbers(asked.ranks)
     clusters = [load_cluster(text.strip()) for text in asked.cluster.split(",")]
     steps = asked.steps if asked.steps is not None else WORKLOAD_STEPS if asked.workload else TASK_STEPS
@@ -81,7 +81,7 @@ def build(asked: Asked) -> Grid:
     engines = _engines(asked, task, batch, ranks)
     return Grid(
         task=task,
-        subject=name,
+        subject=task.name,
         workload=_shape(task, asked),
         meta=asked.workload is not None,
         strategies=parse_list(asked.strategies),
@@ -95,7 +95,11 @@ def build(asked: Asked) -> Grid:
         roofline=lambda cluster: engines.text(cluster).startswith("roofline"),
         single=parse("single"),
         out=asked.out,
-        options={"compute": {cluster.name: engines.text(cluster) for cluster in clusters}},
+        options={
+            "task": asked.task,
+            "workload": asked.workload,
+            "compute": {cluster.name: engines.text(cluster) for cluster in clusters},
+        },
     )
 
 
@@ -120,7 +124,7 @@ def _check_combination(asked: Asked) -> None:
         raise ConfigurationError("--compute prices virtual time; --engine real takes real time, so leave it out")
 
 
-def _subject(asked: Asked) -> tuple[Task, str]:
+def _task(asked: Asked) -> Task:
     from geartrain.models import WORKLOADS
     from geartrain.tasks import get_task
 
@@ -129,7 +133,7 @@ def _subject(asked: Asked) -> tuple[Task, str]:
     name = asked.task or asked.workload or ""
     if asked.task in WORKLOADS:
         raise ConfigurationError(f"{name!r} is a workload: give --workload {name} instead of --task {name}")
-    return get_task(name), name
+    return get_task(name)
 
 
 def _numbers(text: str) -> list[int]:

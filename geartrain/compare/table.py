@@ -72,7 +72,10 @@ def failures(comparison: Comparison) -> list[str]:
     """A message for every cell that failed or was cut short, and for those that never ran."""
     cells: dict[str, list[str]] = {}  # one mistake of the user's often fails many cells: told once
     for result in comparison.results:
-        if result.error:
+        if result.interrupted:
+            steps = f"{result.steps} of {comparison.grid.steps} steps"
+            cells.setdefault(f"stopped after {steps} ({result.error})", []).append(str(result.cell))
+        elif result.error:
             cells.setdefault(result.error, []).append(str(result.cell))
     lines = [f"{'; '.join(names)}: {error}" for error, names in cells.items()]
     missing = len(comparison.grid.cells) - len(comparison.results)
@@ -116,8 +119,8 @@ def _values(comparison: Comparison, result: Result, factor: float) -> list[str]:
         "-" if efficiency is None else f"{efficiency:.0%}",
         format_size(mean.bytes_sent),
         _number(mean.messages),
-        "-" if result.final_loss is None else f"{result.final_loss:.4f}",
-        "-" if result.metric is None else f"{result.metric:.4f}",
+        _quality(result.final_loss),
+        _quality(result.metric),
         closed,
         _percent(mean.step_time / form - 1) if form else "-",
     ]
@@ -133,6 +136,13 @@ def _number(value: float) -> str:
         return "<0.001"
     decimals = 3 if value < 10 else 2 if value < 100 else 1
     return f"{value:.{decimals}f}"
+
+
+def _quality(value: float | None) -> str:
+    """A loss or a metric."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3g}"
 
 
 def _percent(share: float) -> str:
