@@ -16,39 +16,41 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
     return Batch(batch.inputs.to(device), batch.targets.to(device), batch.weight)
 
 
-def backward(task: Task, model: nn.Module, batch: Batch, buckets: GradientBuckets) -> Tensor:
+def backward(task: Task, model: nn.Module, batch: Batch, buckets: GradientBuckets, witness: nn.Parameter) -> Tensor:
     """Leave this worker's share of the gradient of the global batch in the buckets.
 
         g_i = weight_i * d(mean loss of worker i)/dw,    so that sum_i g_i is the gradient of the mean over the global
         batch
+
+    Args:
+        witness: of the model, see `witness_of`; it carries a loss that is not finite to all workers.
 
     Returns:
         The mean loss over the worker's samples, a scalar without a graph.
     """
     buckets.begin()
     loss = task.loss(model, batch)
-    _poison(model, loss.detach())
+    _poison(witness, loss.detach())
     loss.backward(gradient=torch.full_like(loss, batch.weight))
     buckets.flush()
     return loss.detach()
 
 
-def _poison(model: nn.Module, loss: Tensor) -> None:
+def _poison(witness: nn.Parameter, loss: Tensor) -> None:
     """Make a loss that is not finite spread to all workers with the gradients, so that all stop in the same step.
 
     loss - loss is 0, or NaN where the loss is NaN or infinite; it goes, without a look at the number, into the gradient
     element that `is_poisoned` looks at. No message is needed beside those that travel anyway.
     """
-    gradient = _witness(model).grad
-    assert gradient is not None, "buckets give every trainable parameter a gradient"
-    gradient.view(-1)[0] = loss - loss
+    assert witness.grad is not None, "buckets give every trainable parameter a gradient"
+    witness.grad.view(-1)[0] = loss - loss
 
 
-def is_poisoned(model: nn.Module) -> bool:
-    """Whether some worker's loss was not finite in the step that the model has just taken."""
-    return not math.isfinite(_witness(model).detach().view(-1)[0].item())
+def is_poisoned(witness: nn.Parameter) -> bool:
+    """Whether some worker's loss was not finite in the step that was just taken."""
+    return not math.isfinite(witness.detach().view(-1)[0].item())
 
 
-def _witness(model: nn.Module) -> nn.Parameter:
-    """The last trainable parameter that has elements."""
+def witness_of(model: nn.Module) -> nn.Parameter:
+    """The last trainable parameter that has elements. Find it once: walking through a model takes its time."""
     return [parameter for parameter in trainable(model) if parameter.numel()][-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from geartrain.errors import NotFinite, TaskError
-from geartrain.runtime.backward import is_poisoned
+from geartrain.runtime.backward import is_poisoned, witness_of
 from geartrain.runtime.charging import uncharged
 from geartrain.runtime.context import Context
 from geartrain.runtime.strategy import Strategy
@@ -71,11 +71,12 @@ class Training:
         batches = self.task.batches(ctx.rank, ctx.num_workers, self.batch, self.seed)
         losses: list[float | None] = []
         samples, stopped = 0, None
+        witness = witness_of(worker.model)
         for step in range(self.steps):
             result = self._step(ctx, worker, batches, step)
             losses.append(result.loss)
             samples += result.samples
-            if not ctx.meta and is_poisoned(worker.model):
+            if not ctx.meta and is_poisoned(witness):
                 stopped = step
                 break
         metric: dict[str, float] = {}

@@ -78,28 +78,25 @@ class ShardUpdate:
     Args:
         task: makes the optimizer.
         flat: the shard's values, 1-D; updated in place.
+        gradient: where its gradient will be, 1-D.
         shapes: the shapes of the whole tensors that the shard consists of; None when it may cut through tensors, which
             needs an optimizer that works element by element.
     """
 
-    def __init__(self, task: Task, flat: Tensor, shapes: Sequence[torch.Size] | None = None) -> None:
-        self._shapes = [flat.shape] if shapes is None else list(shapes)
-        self._parameters = [nn.Parameter(view) for view in self._cut(flat)]
-        self.optimizer = task.optimizer(self._parameters)
+    def __init__(self, task: Task, flat: Tensor, gradient: Tensor, shapes: Sequence[torch.Size] | None = None) -> None:
+        whole = [flat.shape] if shapes is None else list(shapes)
+        parameters = [nn.Parameter(view) for view in _cut(flat, whole)]
+        for parameter, view in zip(parameters, _cut(gradient, whole), strict=True):
+            parameter.grad = view
+        self.optimizer = task.optimizer(parameters)
         if isinstance(self.optimizer, torch.optim.LBFGS) or (shapes is None and not _is_elementwise(self.optimizer)):
             raise StrategyError(
                 f"{type(self.optimizer).__name__} does not update element by element; shards cannot be updated apart.\n"
                 "  use synchronous, or parameter_server:shard=tensors where whole tensors are enough for it"
             )
 
-    def _cut(self, flat: Tensor) -> list[Tensor]:
-        parts = flat.split([shape.numel() for shape in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-
-    def apply(self, gradient: Tensor) -> None:
-        """Update the shard with its flat gradient."""
-        for parameter, view in zip(self._parameters, self._cut(gradient), strict=True):
-            parameter.grad = view
+    def apply(self) -> None:
+        """Update the shard with what is in its gradient now."""
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,6 +104,12 @@ class ShardUpdate:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state)
+
+
+def _cut(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """The tensors of these shapes that lie one after another in a flat one."""
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _is_elementwise(optimizer: torch.optim.Optimizer) -> bool:

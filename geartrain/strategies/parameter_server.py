@@ -24,7 +24,7 @@ from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.collectives.messages import post_recv, post_send, wait_all
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.errors import StrategyError
-from geartrain.runtime.backward import backward, on_device
+from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import Bucket, GradientBuckets, even_cuts, flat_parameters
 from geartrain.runtime.context import Context
 from geartrain.runtime.shards import ShardUpdate, add_in_order, deal_tensors, shard_layout, shard_sizes
@@ -193,6 +193,7 @@ class _PushingWorker(Worker):
     def __init__(self, strategy: ParameterServer, ctx: Context, task: Task) -> None:
         self._ctx, self._task = ctx, task
         self.model = task.model(ctx.seed).to(ctx.device)
+        self._witness = witness_of(self.model)
         layout = shard_layout(self.model, strategy.servers, strategy.shard)
         self._flat = flat_parameters(layout)
         self._shards = [self._flat[part] for part in layout.slices()]
@@ -207,7 +208,7 @@ class _PushingWorker(Worker):
     def step(self, batches: Batches) -> StepResult:
         ctx = self._ctx
         batch = on_device(batches.take(), ctx.device)
-        loss = backward(self._task, self.model, batch, self._buckets)
+        loss = backward(self._task, self.model, batch, self._buckets, self._witness)
         wait_all(self._pushes)
         self._pushes.clear()
         # Not earlier: backward still needs the old parameters, into whose place the new ones are received.
@@ -247,8 +248,8 @@ class _Server(Service):
             before = sum(len(indices) for indices in deal_tensors(len(parameters), strategy.servers)[: self._index])
             mine = deal_tensors(len(parameters), strategy.servers)[self._index]
             shapes = [parameter.shape for parameter in parameters[before : before + len(mine)]]
-        self._update = ShardUpdate(task, self._shard, shapes) if self._shard.numel() else None
         self._gradients = [torch.empty_like(self._shard) for _ in range(ctx.num_workers)]
+        self._update = ShardUpdate(task, self._shard, self._gradients[0], shapes) if self._shard.numel() else None
         self._control = _control_group(ctx)
 
     def run(self) -> None:
@@ -276,7 +277,7 @@ class _Server(Service):
         wait_all(pushes)
         ctx.mark_step(step, "begin")
         add_in_order(self._gradients, into=0)
-        self._update.apply(self._gradients[0])
+        self._update.apply()
         wait_all(
             [work for worker in range(ctx.num_workers) for work in post_send(self._shard, worker, ctx.everyone, _PULL)]
         )

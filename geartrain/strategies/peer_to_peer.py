@@ -24,7 +24,7 @@ from torch import Tensor
 from geartrain.cluster.placement import Placement
 from geartrain.collectives.messages import post_recv, post_send, wait_all
 from geartrain.cost.terms import Cost, Traffic
-from geartrain.runtime.backward import backward, on_device
+from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import GradientBuckets, flat_parameters, trainable
 from geartrain.runtime.context import Context
 from geartrain.runtime.shards import ShardUpdate, add_in_order, shard_layout, shard_sizes
@@ -177,25 +177,26 @@ class _ShardedWorker(Worker):
     def __init__(self, strategy: PeerToPeer, ctx: Context, task: Task) -> None:
         self._strategy, self._ctx, self._task = strategy, ctx, task
         self.model = task.model(ctx.seed).to(ctx.device)
+        self._witness = witness_of(self.model)
         layout = shard_layout(self.model, ctx.num_workers, "even")
         flat = flat_parameters(layout)
         self._shards = [flat[part] for part in layout.slices()]
         mine = self._shards[ctx.rank]
-        self._update = ShardUpdate(task, mine) if mine.numel() else None
         # The sum is made after all gradients are there: nothing is handed over during backward.
         self._buckets = GradientBuckets([layout], lambda bucket: None, overlap=False)
         self._gradients = [bucket.flat for bucket in self._buckets.buckets]
         self._pieces = [torch.empty_like(mine) for _ in range(ctx.num_workers)]
         self._pieces[ctx.rank] = self._gradients[ctx.rank]
+        self._update = ShardUpdate(task, mine, self._pieces[ctx.rank]) if mine.numel() else None
 
     def step(self, batches: Batches) -> StepResult:
         ctx = self._ctx
         batch = on_device(batches.take(), ctx.device)
-        loss = backward(self._task, self.model, batch, self._buckets)
+        loss = backward(self._task, self.model, batch, self._buckets, self._witness)
         _exchange(self._strategy, ctx.workers, self._gradients, self._pieces, _GRADIENT)
         if self._update is not None:
             add_in_order(self._pieces, into=ctx.rank)
-            self._update.apply(self._pieces[ctx.rank])
+            self._update.apply()
         mine = [self._shards[ctx.rank]] * ctx.num_workers
         _exchange(self._strategy, ctx.workers, mine, self._shards, _PARAMETER)
         return StepResult(None if ctx.meta else loss.item(), batch.num_samples)
@@ -216,6 +217,7 @@ class _BroadcastWorker(Worker):
     def __init__(self, strategy: PeerToPeer, ctx: Context, task: Task) -> None:
         self._strategy, self._ctx, self._task = strategy, ctx, task
         self.model = task.model(ctx.seed).to(ctx.device)
+        self._witness = witness_of(self.model)
         self._optimizer = task.optimizer(trainable(self.model))
         layout = shard_layout(self.model, 1, "even")
         self._buckets = GradientBuckets([layout], lambda bucket: None, overlap=False)
@@ -226,7 +228,7 @@ class _BroadcastWorker(Worker):
     def step(self, batches: Batches) -> StepResult:
         ctx = self._ctx
         batch = on_device(batches.take(), ctx.device)
-        loss = backward(self._task, self.model, batch, self._buckets)
+        loss = backward(self._task, self.model, batch, self._buckets, self._witness)
         own = [self._gradients[ctx.rank]] * ctx.num_workers
         _exchange(self._strategy, ctx.workers, own, self._gradients, _GRADIENT)
         add_in_order(self._gradients, into=ctx.rank)

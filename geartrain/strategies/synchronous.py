@@ -22,7 +22,7 @@ from geartrain.cluster.placement import Placement
 from geartrain.collectives.ring import RingLane, ring_all_reduce, ring_traffic
 from geartrain.cost.collectives import plan_collective
 from geartrain.cost.terms import Cost, Traffic
-from geartrain.runtime.backward import backward, on_device
+from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import GradientBuckets, bucket_layouts, deal, trainable
 from geartrain.runtime.context import Context
 from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
@@ -138,6 +138,7 @@ class _SynchronousWorker(Worker):
     def __init__(self, strategy: Synchronous, ctx: Context, task: Task) -> None:
         self._ctx, self._task = ctx, task
         self.model = task.model(ctx.seed).to(ctx.device)
+        self._witness = witness_of(self.model)
         self._optimizer = task.optimizer(trainable(self.model))
         self._works: list[dist.Work] = []
         self._lane: RingLane | None = None
@@ -169,7 +170,7 @@ class _SynchronousWorker(Worker):
 
     def step(self, batches: Batches) -> StepResult:
         batch = on_device(batches.take(), self._ctx.device)
-        loss = backward(self._task, self.model, batch, self._buckets)
+        loss = backward(self._task, self.model, batch, self._buckets, self._witness)
         self._wait()
         self._optimizer.step()
         return StepResult(None if self._ctx.meta else loss.item(), batch.num_samples)
