@@ -1,7 +1,7 @@
 """What a strategy costs per training step: time by kind, bytes and messages, memory.
 
-A `Cost` is a closed form that has been evaluated: plain numbers in SI units. `a + b` is "a, then b"; `a | b` is "a and b at
-the same time" (times take the larger, traffic adds up).
+A `Cost` is a closed form that has been evaluated: plain numbers in SI units. `a + b` is "a, then b"; `a | b` is "a and
+b at the same time" (times take the larger, traffic adds up).
 """
 
 from __future__ import annotations

@@ -36,5 +36,6 @@ class Engine(ABC):
     ) -> RunRecord:
         """Run `main(ctx)` on `workers` + `len(services)` ranks.
 
-        Raises RankFailed, DeadlockError, CollectiveMismatch; on Ctrl-C the record so far comes back with `interrupted` set.
+        Raises RankFailed, DeadlockError, CollectiveMismatch; on Ctrl-C the record so far comes back with `interrupted`
+        set.
         """

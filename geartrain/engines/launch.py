@@ -40,7 +40,8 @@ from geartrain.engines.rank_process import (
     read_steps,
     run_rank,
 )
-from geartrain.errors import ConfigurationError, RankFailed
+from geartrain.engines.standstill import Watch, make_file
+from geartrain.errors import ConfigurationError, DeadlockError, RankFailed, RunError
 from geartrain.record.log import RankLog, RunRecord
 from geartrain.torch_private import SLOW_IMPORTS
 
@@ -52,7 +53,9 @@ _PRELOAD = [
     "geartrain.engines.real",
     "geartrain.engines.fork_server",
 ]
-_PATIENCE = 5  # seconds that a rank gets to stop before it is killed; chosen
+PATIENCE = 60.0
+"""Seconds in which no rank begins or ends anything, after which a run is given up; chosen."""
+_GRACE = 5  # seconds that a rank gets to stop before it is killed; chosen
 _LOUD = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing", "torchelastic")
 
 
@@ -65,6 +68,7 @@ class Outcome:
         steps: the step each rank was in, or `NO_STEP` or `NOT_THERE`, which are below zero.
         failed: exit status of the rank that the launcher saw fail first, by rank; below zero for a signal.
         interrupted: name of the signal that this process got, if it did.
+        standstill: who waits for what, if the run was ended because no rank went on.
     """
 
     roles: tuple[str, ...]
@@ -72,12 +76,20 @@ class Outcome:
     steps: list[int] = field(default_factory=list)
     failed: dict[int, int] = field(default_factory=dict)
     interrupted: str | None = None
+    standstill: str | None = None
     wall: float = 0.0
 
     def record(self) -> RunRecord:
-        """What the ranks wrote down; raises the error that ended the run, if one did."""
-        if self.interrupted is None and (self.failed or None in self.endings):
-            self._raise()
+        """What the ranks wrote down; raises the error that ended the run, if one did, with the record so far."""
+        try:
+            if self.interrupted is None and (self.failed or self.standstill or None in self.endings):
+                self._raise()
+        except RunError as error:
+            error.record = self._record(type(error).__name__)
+            raise
+        return self._record(self.interrupted)
+
+    def _record(self, interrupted: str | None) -> RunRecord:
         logs = [
             RankLog(rank, self.roles[rank]) if ending is None else ending.log
             for rank, ending in enumerate(self.endings)
@@ -88,10 +100,12 @@ class Outcome:
             results=[None if ending is None else ending.result for ending in self.endings],
             wall=self.wall,
             virtual=False,
-            interrupted=self.interrupted,
+            interrupted=interrupted,
         )
 
     def _raise(self) -> None:
+        if self.standstill is not None:
+            raise DeadlockError(self.standstill)
         rank = self._culprit()
         ending, step = self.endings[rank], self.steps[rank] if self.steps[rank] >= 0 else None
         where = f"rank {rank} ({self.roles[rank]})"
@@ -145,11 +159,14 @@ def _raise_failure(failure: Failure, rank: int, step: int | None, where: str, du
     raise RankFailed(f"{text}\n{trace}", rank=rank, step=step)
 
 
-def launch(program: Program, roles: Sequence[str], *, prefix_output: bool = False) -> Outcome:
+def launch(
+    program: Program, roles: Sequence[str], *, prefix_output: bool = False, patience: float = PATIENCE
+) -> Outcome:
     """Run a program on one process per role, on this host, and wait for the end of all.
 
     Args:
         prefix_output: print each line that a rank prints after "[rank] ".
+        patience: seconds after which a run in which no rank goes on is ended.
 
     Raises ConfigurationError when the program cannot be sent to another process.
     """
@@ -157,8 +174,11 @@ def launch(program: Program, roles: Sequence[str], *, prefix_output: bool = Fals
     folder = tempfile.mkdtemp(prefix="geartrain-")
     try:
         make_steps(folder, len(roles))
+        make_file(folder, len(roles))
         job = Job(folder, outcome.roles, begun, dict(os.environ), _pickled(program))
-        _run_processes(job, prefix_output, outcome)
+        with Watch(folder, outcome.roles, patience) as watch:
+            _run_processes(job, prefix_output, outcome)
+        outcome.standstill = watch.report
         outcome.endings, outcome.steps = read_endings(folder, len(roles)), read_steps(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,7 +203,7 @@ def _run_processes(job: Job, prefix_output: bool, outcome: Outcome) -> None:
         # Only a launcher that was itself cut short leaves any.
         for process in set(multiprocessing.active_children()) - before:
             process.kill()
-            process.join(_PATIENCE)
+            process.join(_GRACE)
 
 
 def _config(job: Job, prefix_output: bool) -> LaunchConfig:
@@ -205,7 +225,7 @@ def _config(job: Job, prefix_output: bool) -> LaunchConfig:
         logs_specs=logs,
         log_line_prefix_template="[${rank}] " if prefix_output else None,
         local_addr="127.0.0.1",
-        shutdown_timeout=_PATIENCE,
+        shutdown_timeout=_GRACE,
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, Literal, NoReturn, Protocol
 import torch
 
 from geartrain.engines.recorder import Recorder
+from geartrain.engines.standstill import Teller
 from geartrain.errors import GeartrainError, RunError
 from geartrain.record.log import RankLog
 
@@ -130,6 +131,7 @@ class RankProcess:
         with open(Path(job.folder, "steps"), "r+b") as file:
             self._steps = mmap.mmap(file.fileno(), 0)
         self.on_step(NO_STEP)
+        self.teller = Teller(job.folder, rank, self.recorder)
         watch_signals(self._stop)
         self._forbid_silent_exit()
 

@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Cluster
 from geartrain.engines.base import Engine
-from geartrain.engines.launch import launch
+from geartrain.engines.launch import PATIENCE, launch
 from geartrain.engines.rank_process import RankProcess, run_exit_functions
 from geartrain.engines.real_context import RankSettings, RealContext
 from geartrain.engines.recording import RecordingGroup, record_all_groups
@@ -40,6 +40,7 @@ class RealEngine(Engine):
 
     Args:
         device: where tensors live; by default CUDA where there is a device for each worker, else the CPU.
+        patience: seconds after which a run in which no rank goes on is ended with a DeadlockError.
 
     Example:
         record = RealEngine().run(main, load_cluster("ethernet-1g"), workers=2)
@@ -48,8 +49,8 @@ class RealEngine(Engine):
     name: ClassVar[str] = "real"
     capabilities: ClassVar[frozenset[str]] = frozenset({"real_time", "gpu"})
 
-    def __init__(self, device: Kind | None = None) -> None:
-        self.device = device
+    def __init__(self, device: Kind | None = None, patience: float = PATIENCE) -> None:
+        self.device, self.patience = device, patience
 
     def run(
         self,
@@ -70,7 +71,7 @@ class RealEngine(Engine):
         placement = Placement(cluster, workers, services)
         roles = [placement.role(rank) for rank in range(placement.num_ranks)]
         devices = self._num_devices(workers)
-        return launch(_Function(main, workers, seed, devices), roles).record()
+        return launch(_Function(main, workers, seed, devices), roles, patience=self.patience).record()
 
     def _num_devices(self, workers: int) -> int:
         """How many CUDA devices the run has; 0: it runs on the CPU."""
@@ -83,20 +84,24 @@ class RealEngine(Engine):
         return there if there >= workers else 0
 
 
-def launch_script(script: str | os.PathLike[str], args: Sequence[str] = (), *, ranks: int) -> RunRecord:
+def launch_script(
+    script: str | os.PathLike[str], args: Sequence[str] = (), *, ranks: int, patience: float = PATIENCE
+) -> RunRecord:
     """Run a script written for torchrun on `ranks` processes and record what its process groups do.
 
     The script sees what torchrun gives it: the variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ..., its arguments
     in `sys.argv`, itself as `__main__`. With more than one rank, each line of its output begins with "[rank] ".
 
-    Raises RankFailed; on Ctrl-C the record so far comes back with `interrupted` set.
+    Raises RankFailed, and DeadlockError when no rank has gone on for `patience` seconds; on Ctrl-C the record so far
+    comes back with `interrupted` set.
     """
     path = Path(script)
     if not path.is_file():
         raise ScriptError(f"there is no script {str(script)!r}; give the path of a Python file")
     if ranks < 1:
         raise ConfigurationError(f"{ranks} ranks cannot run a script; give a number of ranks of at least 1")
-    return launch(_Script(str(path), tuple(args)), ["worker"] * ranks, prefix_output=ranks > 1).record()
+    program = _Script(str(path), tuple(args))
+    return launch(program, ["worker"] * ranks, prefix_output=ranks > 1, patience=patience).record()
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ def _leave_together(rank: RankProcess) -> None:
 
     Over the store and not a group: a barrier would meet, and spoil, a collective that this rank was missing from.
     """
+    rank.teller.finished = True
     store = _store(rank)
     if store.add("left", 1) == len(rank.job.roles):
         store.set("all left", "")

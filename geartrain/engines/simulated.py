@@ -67,7 +67,7 @@ class SimulatedEngine(Engine):
 class SimulatedContext(Context):
     """A rank's world under the virtual clock. Made in the rank's own thread."""
 
-    def __init__(self, ranks: Ranks, store: dist.Store, rank: int, seed: int, meta: bool) -> None:
+    def __init__(self, ranks: Ranks, store: SimulatedStore, rank: int, seed: int, meta: bool) -> None:
         self._ranks, self._fabric, self._kernel = ranks, ranks.fabric, ranks.fabric.kernel
         placement = self._fabric.placement
         self._state: RankState = self._fabric.ranks[rank]

@@ -1,7 +1,8 @@
 """`Context`: all that the code of a rank may know of the world, the same on every engine.
 
-A strategy never asks for the default group, its rank, the time, a thread or the environment; it asks its context. An engine
-subclasses `Context` once; what can be said in terms of its few primitives (queues, lanes, groups, a clock) is written here.
+A strategy never asks for the default group, its rank, the time, a thread or the environment; it asks its context. An
+engine subclasses `Context` once; what can be said in terms of its few primitives (queues, lanes, groups, a clock) is
+written here.
 """
 
 from __future__ import annotations
@@ -79,11 +80,13 @@ class Message:
 class Receiver:
     """A posted receive that can be waited for together with other things, and with a deadline.
 
-    gloo's posted receives can be neither polled nor abandoned, so a lane owns them: it blocks in `recv_any` or `recv` on a
-    group of its own and puts what came into a queue. The group must not be used for anything else on this rank.
+    gloo's posted receives can be neither polled nor abandoned, so a lane owns them: it blocks in `recv_any` or `recv`
+    on a group of its own and puts what came into a queue. The group must not be used for anything else on this rank.
     """
 
-    def __init__(self, ctx: Context, like: torch.Tensor, group: dist.ProcessGroup, source: int | None, tag: int) -> None:
+    def __init__(
+        self, ctx: Context, like: torch.Tensor, group: dist.ProcessGroup, source: int | None, tag: int
+    ) -> None:
         self._queue = ctx.queue()
         self._ctx, self._like, self._group, self._source, self._tag = ctx, like, group, source, tag
         self._lane = ctx.spawn(self._loop, f"receiver-{tag}", daemon=True)
@@ -135,7 +138,10 @@ class Context(ABC):
 
     @abstractmethod
     def rng(self, purpose: str) -> torch.Generator:
-        """This rank's own random stream for a purpose; the same object at each call, seeded from (seed, rank, purpose)."""
+        """This rank's own random stream for a purpose.
+
+        The same object at each call, seeded from (seed, rank, purpose).
+        """
 
     @abstractmethod
     def group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:

@@ -78,7 +78,10 @@ class Roles:
 
 
 class Strategy(ABC):
-    """How ranks train together. Subclasses are frozen, keyword-only dataclasses of hyperparameters, with defaults for all."""
+    """How ranks train together.
+
+    Subclasses are frozen, keyword-only dataclasses of hyperparameters, with defaults for all.
+    """
 
     name: ClassVar[str]
     paper: ClassVar[Paper]

@@ -1,7 +1,7 @@
 """The contracts between a task, a strategy and the loop that drives them: `Task`, `Batches`, `Worker`, `Service`.
 
-A `Task` owns the factories (model, optimizer, loss, metric, data); a `Worker` owns the model and optimizer that it made from
-them and takes one training step at a time; a `Service` is a rank that serves workers and does not train.
+A `Task` owns the factories (model, optimizer, loss, metric, data); a `Worker` owns the model and optimizer that it made
+from them and takes one training step at a time; a `Service` is a rank that serves workers and does not train.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Batch:
 class Batches(Protocol):
     """One rank's share of the data: a fixed order of global batches, dealt to the workers, for any number of workers.
 
-    The samples of global batch k are the same whatever the number of workers; worker r gets the r-th contiguous share (the
-    first `batch % num_workers` workers get one sample more).
+    The samples of global batch k are the same whatever the number of workers; worker r gets the r-th contiguous share
+    (the first `batch % num_workers` workers get one sample more).
     """
 
     def take(self, num_samples: int | None = None) -> Batch:
@@ -78,7 +78,10 @@ class Task(ABC):
         """This worker's share; `batch` is the global batch size, at least `num_workers`."""
 
     def cuts(self) -> Sequence[str] | None:
-        """Names of submodules that, in order, make up the model, for pipelines and gears; None when it has no such order."""
+        """Names of submodules that, in order, make up the model, for pipelines and gears.
+
+        None when it has no such order.
+        """
         return None
 
 
@@ -113,7 +116,10 @@ class Worker(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on as if nothing had happened: model, optimizer, residuals, counters, what is in flight."""
+        """Everything needed to go on as if nothing had happened.
+
+        Model, optimizer, residuals, counters, what is in flight.
+        """
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -105,7 +105,10 @@ class Fabric:
         return state
 
     def wait(self, event: Event, key: OpKey | None, what: str, deadline: float | None = None) -> bool:
-        """Stand still for an event and write it down. For a message the key is known only afterwards: pass its `Op.key` late."""
+        """Stand still for an event and write it down. For a message the key is known only afterwards.
+
+        Pass its `Op.key` late.
+        """
         activity = self.kernel.me()
         begin = activity.now
         happened = self.kernel.wait(event, deadline)

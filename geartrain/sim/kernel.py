@@ -1,9 +1,10 @@
 """The virtual clock: activities (a rank, or a lane of a rank) are threads of which one runs at a time.
 
-A baton passes to whatever comes first in (virtual time, rank, sequence number): an activity that can go on, a timer, or the
-end of a transfer in the network. Each activity has a clock of its own that runs ahead while it computes; before it touches the
-world (posts a message, looks whether something is done) it lets everything happen that happens before its own time. So event
-times never decrease, no clock is ever moved in retrospect, and the same program gives the same history, bit for bit.
+A baton passes to whatever comes first in (virtual time, rank, sequence number): an activity that can go on, a timer, or
+the end of a transfer in the network. Each activity has a clock of its own that runs ahead while it computes; before it
+touches the world (posts a message, looks whether something is done) it lets everything happen that happens before its
+own time. So event times never decrease, no clock is ever moved in retrospect, and the same program gives the same
+history, bit for bit.
 
 When no activity can go on, the kernel stops with a report of what each waits for: never a hang.
 """
@@ -29,8 +30,8 @@ PATIENCE = 64
 
 
 Explain = Callable[[BaseException | None, "Activity | None"], BaseException]
-"""Makes the error that a run ends with: from what an activity raised; given (None, activity), because it waits for something
-outside the simulated world; given (None, None), because nobody can go on."""
+"""Makes the error that a run ends with: from what an activity raised; given (None, activity), because it waits for
+something outside the simulated world; given (None, None), because nobody can go on."""
 
 
 class Stopped(BaseException):
@@ -200,7 +201,10 @@ class Kernel:
             raise self.failure
 
     def _watch(self) -> None:
-        """Wait for the end; notice when the rank that holds the baton waits for something outside the simulated world."""
+        """Wait for the end.
+
+        Notice when the rank that holds the baton waits for something outside the simulated world.
+        """
         seen, quiet = (-1, 0.0), 0
         while not self._finished.acquire(timeout=1.0):
             now = (self.switches, time.process_time())
@@ -282,7 +286,8 @@ class Kernel:
     def wait(self, event: Event, deadline: float | None = None) -> bool:
         """Stand still until the event has happened; False if the deadline came first (nothing is cancelled then).
 
-        A clock that is ahead stays where it is if the event happens before it: no need to let the others catch up first.
+        A clock that is ahead stays where it is if the event happens before it: no need to let the others catch up
+        first.
         """
         if self.stopping:
             raise Stopped

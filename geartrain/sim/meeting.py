@@ -1,9 +1,9 @@
 """How ranks meet: collectives that begin when the last rank has entered, messages that begin when both ends are posted.
 
 A collective begins when its last rank has entered it and the collectives of its group that were complete before it have
-ended; it is one fluid activity over all links of its algorithm, after the algorithm's latency terms. A message begins when
-both its send and its receive are posted (gloo's sends wait for the receiver too) and the messages of that pair that were
-matched before it have left; the sender is done when the last byte has left, the receiver one latency later.
+ended; it is one fluid activity over all links of its algorithm, after the algorithm's latency terms. A message begins
+when both its send and its receive are posted (gloo's sends wait for the receiver too) and the messages of that pair
+that were matched before it have left; the sender is done when the last byte has left, the receiver one latency later.
 The numbers move at the moment the operation ends.
 """
 
@@ -122,7 +122,10 @@ class Channel:
     # --- collectives ------------------------------------------------------------------------------------------------
 
     def enter(self, group_rank: int, sequence: int, call: Call, op: Op) -> Meeting:
-        """A rank enters its next collective. Raises CollectiveMismatch when it is not the one that the others entered."""
+        """A rank enters its next collective.
+
+        Raises CollectiveMismatch when it is not the one that the others entered.
+        """
         given = signature(call)
         meeting = self.meetings.get(sequence)
         if meeting is None:

@@ -1,8 +1,8 @@
 """What a collective does to the tensors of its ranks, once all have entered it. No time here.
 
-Sums are taken in rank order, and an average divides the sum, so two ranks give gloo's result bit for bit; above two, gloo
-adds in the order of its algorithm and the results differ in the last bits. Data is written without counting a new version of
-the tensor, as a backend in C++ does, so autograd sees what it sees with gloo.
+Sums are taken in rank order, and an average divides the sum, so two ranks give gloo's result bit for bit; above two,
+gloo adds in the order of its algorithm and the results differ in the last bits. Data is written without counting a new
+version of the tensor, as a backend in C++ does, so autograd sees what it sees with gloo.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`SimulatedGroup`: the process group of ranks that are threads. Tensors are real, time is computed.
 
-How operations meet and how long they take is in `geartrain.sim.meeting`; here they are posted, waited for and written down.
+How operations meet and how long they take is in `geartrain.sim.meeting`; here they are posted, waited for and written
+down.
 """
 
 from __future__ import annotations
@@ -143,7 +144,10 @@ class SimulatedGroup(PythonGroup):
 
 
 def _size(call: Call, group_size: int) -> int:
-    """Bytes of a collective as its closed form counts them: the whole tensor before it is dealt out or after it is gathered."""
+    """Bytes of a collective as its closed form counts them.
+
+    The whole tensor before it is dealt out or after it is gathered.
+    """
     total = 0
     for item in call.items:
         match call.kind:

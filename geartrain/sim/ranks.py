@@ -22,7 +22,10 @@ from geartrain.torch_private import adopt_world, leave_world, worlds_per_thread
 
 
 class Swapped(Protocol):
-    """Process-wide state that each activity sees as its own: saved when it loses the baton, set when it gets it back."""
+    """Process-wide state that each activity sees as its own.
+
+    Saved when it loses the baton, set when it gets it back.
+    """
 
     def save(self) -> Any: ...
 
@@ -148,7 +151,10 @@ class Ranks:
 
 @contextmanager
 def simulated_process() -> Iterator[None]:
-    """What must hold in the process while simulated ranks run: a table of groups per thread, one thread per operation."""
+    """What must hold in the process while simulated ranks run.
+
+    A table of groups per thread, one thread per operation.
+    """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -223,3 +223,24 @@ def overhead(ctx: Context) -> tuple[float, float]:
                 group.allreduce([tensor]).wait()
             best[index] = min(best[index], (time.perf_counter() - begin) / 50)
     return best[0], best[1]
+
+
+def returns_early(ctx: Context) -> None:
+    ctx.mark_step(0, "begin")
+    if ctx.rank != 1:
+        dist.all_reduce(torch.ones(4), group=ctx.workers)
+
+
+def receive_cycle(ctx: Context) -> None:
+    dist.recv(torch.ones(4), group=ctx.workers, group_src=1 - ctx.rank)
+
+
+def slow_but_alive(ctx: Context) -> float:
+    """Rank 1 computes for longer than anybody's patience while rank 0 waits for it."""
+    if ctx.rank == 1:
+        until = time.monotonic() + 5.0
+        while time.monotonic() < until:
+            torch.ones(100, 100) @ torch.ones(100, 100)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=ctx.workers)
+    return tensor.item()
