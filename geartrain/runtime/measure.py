@@ -27,7 +27,7 @@ class _Stopwatch(DispatchMode):
     """Times every operation, below autograd."""
 
     def __init__(self, costs: OpCosts) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.times: list[tuple[Work, float]] = []
         self._costs = costs
 

@@ -167,7 +167,7 @@ class _Operations(DispatchMode):
     """Sees every operation, below autograd."""
 
     def __init__(self, tracer: _Tracer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._tracer = tracer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -315,7 +315,7 @@ class _Counter(DispatchMode):
     """Adds up the work of all operations inside."""
 
     def __init__(self, costs: OpCosts) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.total = _Sum()
         self._costs = costs
 

@@ -33,6 +33,7 @@ def signature(call: Call) -> tuple[Any, ...]:
     """
     kind = call.kind
     root = call.root if kind in _ROOTED else None
+    items: tuple[Any, ...]
     if kind == "all_to_all":
         items = tuple([item.gives[0].dtype if item.gives else None for item in call.items])
     elif kind == "scatter":
