@@ -92,7 +92,7 @@ def build(asked: Asked) -> Grid:
         steps=steps,
         batch=batch,
         seed=asked.seed,
-        roofline=lambda cluster: engines.text(cluster).startswith("roofline"),
+        roofline=lambda cluster: engines.text(cluster) == "roofline",
         single=parse("single"),
         out=asked.out,
         options={

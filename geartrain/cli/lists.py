@@ -33,10 +33,13 @@ def tasks() -> list[Row]:
 
 
 def workloads() -> list[Row]:
-    """All shapes of models."""
-    from geartrain.models import WORKLOADS, get_workload
+    """All shapes of models; none is traced for it."""
+    from geartrain.models import PRESETS
 
-    return [_row(name, _shape(name), get_workload(name).source) for name in sorted(WORKLOADS)]
+    return [
+        _row(name, f"{preset.num_parameters:,} parameters (fp32)", preset.source)
+        for name, preset in sorted(PRESETS.items())
+    ]
 
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {
@@ -65,13 +68,6 @@ def first_line(value: Any) -> str:
     line = (inspect.getdoc(value) or "").split("\n")[0].rstrip(".")
     head, colon, rest = line.partition(": ")
     return rest if colon and head.strip("`").isidentifier() else line
-
-
-def _shape(name: str) -> str:
-    from geartrain.models import get_workload
-
-    shape = get_workload(name)
-    return f"{shape.num_parameters:,} parameters ({shape.dtype}) in {len(shape.layers)} layers"
 
 
 def _row(name: str, summary: str, source: str) -> Row:
