@@ -1,8 +1,8 @@
-"""ResNet-50: bottleneck blocks, the stride in the 3x3 convolution ("v1.5").
+"""ResNet-50 and ResNet-152: bottleneck blocks, the stride in the 3x3 convolution ("v1.5").
 
     y = relu(x' + conv1x1(relu(conv3x3(relu(conv1x1(x))))))       x' = x, or a 1x1 convolution of x where shapes change
 
-25,557,032 parameters and 4.1 G multiply-adds per image of 224x224x3 in forward.
+25,557,032 and 60,192,808 parameters; 4.1 and 11.5 G multiply-adds per image of 224x224x3 in forward.
 
 Source: He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition (2015, arXiv 1512.03385, table 1, figure 5).
 Differs from the paper: it strides in the first 1x1 convolution of a block; most later implementations do in the 3x3.
@@ -11,15 +11,12 @@ Differs from the paper: it strides in the first 1x1 convolution of a block; most
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from geartrain.runtime.tracing import trace_workload
-from geartrain.workload.spec import Workload
+from geartrain.models.preset import Preset, class_loss, image
 
-SOURCE = "He et al. 2015, arXiv 1512.03385; 224x224x3 images, 1,000 classes, stride in the 3x3 convolution"
 _EXPANSION = 4
 
 
@@ -56,8 +53,7 @@ def _stage(inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
     return nn.Sequential(*blocks)
 
 
-def resnet50(num_classes: int = 1000) -> nn.Sequential:
-    """A new model for images of shape (samples, 3, height, width); draws its weights from the global generator."""
+def _resnet(depths: tuple[int, int, int, int], num_classes: int) -> nn.Sequential:
     conv, norm = _norm_conv(3, 64, 7, 2)
     return nn.Sequential(
         OrderedDict(
@@ -65,10 +61,10 @@ def resnet50(num_classes: int = 1000) -> nn.Sequential:
             bn1=norm,
             relu=nn.ReLU(inplace=True),
             pool=nn.MaxPool2d(3, stride=2, padding=1),
-            layer1=_stage(64, 64, 3, 1),
-            layer2=_stage(256, 128, 4, 2),
-            layer3=_stage(512, 256, 6, 2),
-            layer4=_stage(1024, 512, 3, 2),
+            layer1=_stage(64, 64, depths[0], 1),
+            layer2=_stage(256, 128, depths[1], 2),
+            layer3=_stage(512, 256, depths[2], 2),
+            layer4=_stage(1024, 512, depths[3], 2),
             mean=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
             fc=nn.Linear(512 * _EXPANSION, num_classes),
@@ -76,12 +72,27 @@ def resnet50(num_classes: int = 1000) -> nn.Sequential:
     )
 
 
-def resnet50_workload() -> Workload:
-    """One step of ResNet-50 on images of 224x224, cross entropy, SGD with momentum; allocates nothing."""
-    with torch.device("meta"):
-        model, images = resnet50(), torch.empty(1, 3, 224, 224)
+def resnet50(num_classes: int = 1000) -> nn.Sequential:
+    """A new model for images of shape (samples, 3, height, width); draws its weights from the global generator."""
+    return _resnet((3, 4, 6, 3), num_classes)
 
-    def loss(scores: Tensor) -> Tensor:
-        return F.cross_entropy(scores, scores.new_empty(len(scores), dtype=torch.long))
 
-    return trace_workload(model, [images], loss, name="resnet50", source=SOURCE)
+def resnet152(num_classes: int = 1000) -> nn.Sequential:
+    """Like `resnet50`, three times as deep."""
+    return _resnet((3, 8, 36, 3), num_classes)
+
+
+def _preset(model: Callable[[], nn.Module], num_parameters: int) -> Preset:
+    return Preset(
+        model=model,
+        example=image(),
+        num_parameters=num_parameters,
+        source="He et al. 2015, arXiv 1512.03385; 224x224x3 images, 1,000 classes, stride in the 3x3 convolution",
+        loss=class_loss,
+    )
+
+
+PRESETS = {
+    "resnet50": _preset(resnet50, 25_557_032),
+    "resnet152": _preset(resnet152, 60_192_808),
+}
