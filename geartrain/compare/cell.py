@@ -98,7 +98,10 @@ class Result:
 def run_cell(grid: Grid, cell: Cell) -> Result:
     """Run one cell. What goes wrong while it runs is told in the result, with whatever was measured until then."""
     folder = RunFolder(grid.out / cell.folder) if grid.out else None
-    closed_form = _closed_form(grid, cell)
+    try:
+        closed_form = _closed_form(grid, cell)
+    except GeartrainError as problem:
+        return Result(cell=cell, engine=grid.engine_name, metrics={}, error=str(problem))
     record, error, interrupted = _run(grid, cell)
     parts = split(record) if record else Split(())
     result = _result(grid, cell, record, parts, closed_form, error, folder, interrupted)

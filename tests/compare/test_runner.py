@@ -147,3 +147,12 @@ def test_closed_form_takes_the_compute_of_the_run_where_that_is_not_a_roofline()
     assert run_grid(grid(), Silent()).results[0].as_json()["closed_form_step_time"] == 1.0
     own = grid(roofline=lambda cluster: False, strategies=(Fake(comm=0.25),))
     assert run_grid(own, Silent()).results[0].as_json()["closed_form_step_time"] == 0.75
+
+
+def test_a_closed_form_that_cannot_be_fails_its_cell_only():
+    class Opaque(Fake):
+        def cost(self, workload, place, batch):
+            raise ConfigurationError("no closed form for this")
+
+    comparison = run_grid(grid(strategies=(Opaque(), Fake(time=2.0))), Silent())
+    assert [result.error for result in comparison.results] == ["no closed form for this", None]
