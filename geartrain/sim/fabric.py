@@ -115,6 +115,11 @@ class Fabric:
         self.note_blocked(activity, begin, key, what)
         return happened
 
+    def sleep(self, seconds: float) -> None:
+        """Stand still for `seconds`, on purpose."""
+        kernel = self.kernel
+        self.wait(Event("sleep"), None, "sleep", kernel.me().now + max(0.0, seconds))
+
     def note_blocked(self, activity: Activity, begin: float, key: OpKey | None, what: str) -> None:
         if activity.now > begin:
             log = activity.state.rank.log

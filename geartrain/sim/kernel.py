@@ -263,10 +263,6 @@ class Kernel:
                 self.now = activity.now
         return activity
 
-    def sleep(self, seconds: float) -> None:
-        """The calling activity stands still for `seconds`."""
-        self.wait(Event("sleep"), deadline=self.me().now + max(0.0, seconds))
-
     def at(self, when: float, callback: Callable[[], None]) -> None:
         """Call `callback` when the clock is at `when` (not before now), whoever holds the baton then."""
         assert when >= self.now, f"an event at {when} would lie before now = {self.now}"

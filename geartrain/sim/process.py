@@ -136,7 +136,7 @@ def _sleep(sleep: Callable[[float], None]) -> Callable[[float], None]:
             return sleep(seconds)
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        activity.state.fabric.kernel.sleep(seconds)
+        activity.state.fabric.sleep(seconds)
 
     return virtual_sleep
 
