@@ -10,11 +10,15 @@ from pathlib import Path
 from geartrain.errors import TaskError, UnknownName
 from geartrain.models import WORKLOADS, get_workload
 from geartrain.runtime.worker import Task
+from geartrain.tasks.characters import Characters
 from geartrain.tasks.digits import Digits
+from geartrain.tasks.packages_text import PackagesText
 from geartrain.tasks.workload_task import WorkloadTask
 
 TASKS: Mapping[str, type[Task]] = {
+    "characters": Characters,
     "digits": Digits,
+    "packages-text": PackagesText,
 }
 """Name -> class. What a task is stands in the first line of its docstring, where it comes from in its `source`."""
 
