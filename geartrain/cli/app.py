@@ -19,7 +19,8 @@ app = typer.Typer(
         "One training strategy, written once, on any cluster: real or simulated.\n\n"
         "compare   which way of training is best for this model on these machines?\n\n"
         "simulate  how long would my script take on those machines, and why?\n\n"
-        "run       the same script for real on this machine, with the same summary."
+        "run       the same script for real on this machine, with the same summary.\n\n"
+        "report    one page of what runs left in their folders."
     ),
 )
 
@@ -196,6 +197,25 @@ def run(
     from geartrain.cli import scripts
 
     raise typer.Exit(scripts.run(script, args or [], ranks=ranks, trace=trace, as_json=as_json))
+
+
+@app.command(epilog="Examples:\n\ngeartrain report runs/a\n\ngeartrain report runs/real runs/simulated --out both.html")
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders that compare --out wrote: runs or grids.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The page to write. (default: report.html in DIR, or here when there are several)"
+        ),
+    ] = None,
+) -> None:
+    """Make one self-contained page of what runs left: words, table, figures, timelines. Prints its path."""
+    from geartrain.cli import report as reporting
+
+    raise typer.Exit(reporting.report(folders, out))
 
 
 @app.command()

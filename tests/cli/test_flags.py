@@ -24,6 +24,7 @@ FLAGS = {
         "--task",
         "--workload",
     ],
+    "report": ["--out"],
     "run": ["--json", "--ranks", "--trace"],
     "simulate": ["--cluster", "--compute", "--json", "--ranks", "--real-clock", "--trace"],
     "strategies": ["--json"],

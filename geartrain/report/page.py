@@ -1,0 +1,169 @@
+"""The report as one HTML file: headline, table, figures of all runs, then each run by itself.
+
+    geartrain report runs/a            writes runs/a/report.html
+    geartrain report runs/a runs/b     merges both into report.html
+
+The file holds its style, its script and its data, and asks the network for nothing. Figures are drawn here, as SVG;
+the script only answers to pointing and zooming, so that paper and pages without scripts show everything else.
+The same folders give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from geartrain import __version__
+from geartrain.errors import TaskError
+from geartrain.record.files import RunFolder, plain, write_together
+from geartrain.report.figures import (
+    Looks,
+    losses,
+    run_links,
+    run_ranks,
+    run_timeline,
+    run_waits,
+    scaling,
+    step_split,
+)
+from geartrain.report.reading import Run, read_runs
+from geartrain.report.svg import element, text
+from geartrain.report.table import cells_table
+from geartrain.report.words import about, facets, headline
+
+REPORT = "report.html"
+
+_INTERVALS = 32_000
+"""Intervals in the timelines of a page, together; about 60 bytes each."""
+
+_EACH = 8_000
+"""Intervals in one timeline at most: more would be finer than a screen shows."""
+
+_HATCHES = """<svg width="0" height="0" class="hatches" aria-hidden="true"><defs>
+<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<rect width="6" height="6" class="h-exposed"/><rect width="2" height="6" class="h-line"/></pattern>
+<pattern id="dots" width="5" height="5" patternUnits="userSpaceOnUse">
+<rect width="5" height="5" class="h-wait"/><circle cx="2.5" cy="2.5" r="1" class="h-dot"/></pattern>
+</defs></svg>"""
+
+
+def write_report(folder: str | Path | Sequence[str | Path], target: str | Path | None = None) -> Path:
+    """Write the report of a run folder, of a grid, or of several of them together; returns where it stands.
+
+    Args:
+        folder: one folder, or several to be merged; each holds a run or a tree of runs.
+        target: the file to write; report.html in the folder if there is one folder, else in the current one.
+
+    Raises TaskError when a folder holds no run, or the file cannot be written.
+
+    Example:
+        >>> path = write_report("runs/a")  # doctest: +SKIP
+    """
+    folders = [Path(folder)] if isinstance(folder, str | Path) else [Path(one) for one in folder]
+    if not folders:
+        raise TaskError("no folder to report on; give one that `geartrain compare --out` wrote")
+    path = Path(target) if target else (folders[0] / REPORT if len(folders) == 1 else Path(REPORT))
+    if path.is_dir():
+        path = path / REPORT
+    page = report_html(read_runs(folders))
+    RunFolder(path.parent)
+    write_together({path: page.encode()})
+    return path
+
+
+def report_html(runs: Sequence[Run]) -> str:
+    """The whole page."""
+    title = f"geartrain: {about(runs)}"
+    body = [
+        element("header", element("p", "geartrain report", cls="kicker") + element("h1", text(about(runs)))),
+        _section("In words", _headline(runs)),
+        _section("All runs", _table(runs)),
+        _section("Compared", _figures(runs)),
+        _section("Each run", "".join(_run(run, i, len(runs)) for i, run in enumerate(_ordered(runs)))),
+        _section("Configuration and versions", _configurations(runs)),
+        element("footer", text(f"Written by geartrain {__version__}.")),
+    ]
+    head = [
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        element("title", text(title)),
+        f"<style>{_asset('style.css')}</style>",
+    ]
+    inside = _HATCHES + element("main", "\n".join(body)) + '<div id="tip" role="status"></div>'
+    script = f"<script>{_asset('script.js')}</script>"
+    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head>\n<body>{inside}\n{script}</body></html>\n'
+
+
+def _asset(name: str) -> str:
+    return resources.files("geartrain.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _section(title: str, body: str) -> str:
+    return element("section", element("h2", text(title)) + element("div", body))
+
+
+def _headline(runs: Sequence[Run]) -> str:
+    parts = []
+    for first, *rest in headline(runs):
+        items = "".join(element("li", text(sentence)) for sentence in rest)
+        parts.append(element("p", text(first), cls="lead") + (element("ul", items) if items else ""))
+    return "".join(parts)
+
+
+def _table(runs: Sequence[Run]) -> str:
+    how = (
+        "Times are means over the steps after the first, of the slowest worker of each step; compute, exposed "
+        "communication and wait add up to the step. Sent and messages: payload, mean per worker and step."
+    )
+    return cells_table(runs) + element("p", text(how), cls="how")
+
+
+def _figures(runs: Sequence[Run]) -> str:
+    looks = Looks.of(runs)
+    parts = [step_split(facet) + scaling(facet, looks) + losses(facet, looks) for facet in facets(runs)]
+    return "".join(element("div", part, cls="figures facet") for part in parts)
+
+
+def _ordered(runs: Sequence[Run]) -> list[Run]:
+    """Those with files, the one with the most workers and the shortest step first: it is shown opened."""
+    return sorted((run for run in runs if run.folder), key=lambda run: (-run.workers, run.step_time or float("inf")))
+
+
+def _run(run: Run, index: int, count: int) -> str:
+    name = f"{run.strategy}, {run.cluster}, {run.engine}, {run.workers} worker{'s' if run.workers != 1 else ''}"
+    budget = min(_EACH, _INTERVALS // max(count, 1))
+    figures = run_timeline(run, budget) + run_ranks(run) + run_waits(run) + run_links(run)
+    sentence = str(run.raw.get("sentence") or "")
+    words = element("p", text(sentence)) if sentence else ""
+    inside = element("summary", text(name)) + words + element("div", figures, cls="figures")
+    return element("details", inside, open="" if index == 0 else None, cls="run")
+
+
+def _configurations(runs: Sequence[Run]) -> str:
+    """Versions once where they are the same; the complete configuration of each run, folded."""
+    kept = [run for run in runs if run.folder]
+    if not kept:
+        return element("p", "No run left a configuration.", cls="absent")
+    versions = {json.dumps(plain(run.raw.get("versions")), sort_keys=True) for run in kept}
+    same = len(versions) == 1
+    parts = [element("p", text(_versions(kept[0])))] if same else []
+    for run in kept:
+        name = f"{run.strategy}, {run.cluster}, {run.engine}, {run.workers} worker(s)"
+        lines = {"folder": str(run.folder), "config": run.raw.get("config"), "closed_form": _form(run)}
+        if not same:
+            lines["versions"] = run.raw.get("versions")
+        dumped = element("pre", text(json.dumps(plain(lines), indent=1, ensure_ascii=False)))
+        parts.append(element("details", element("summary", text(name)) + dumped))
+    return "".join(parts)
+
+
+def _versions(run: Run) -> str:
+    versions = run.raw.get("versions") or {}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _form(run: Run) -> object:
+    """The closed form without its list of each rank's traffic, which is long and stands in run.json."""
+    return {key: value for key, value in (run.raw.get("closed_form") or {}).items() if key != "sent"}

@@ -1,0 +1,116 @@
+"""The page in a real browser without a window: nothing is complained about, nothing sticks out, pointing answers.
+
+The page is copied with a script at its end that points at things and writes what it saw into the page; the browser is
+asked for the page as it stands then. Without a browser the tests are skipped, and say so.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+
+from geartrain.report.page import write_report
+from tests.report.folders import record_of, write_grid, write_run
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
+pytestmark = [
+    pytest.mark.multi,
+    pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to look at reports"),
+]
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=2000",
+)
+
+PROBE = """<script>
+addEventListener("load", () => setTimeout(() => {
+  const tip = document.getElementById("tip"), seen = {};
+  const point = (node, x, y) => {
+    const box = node.getBoundingClientRect();
+    const where = { clientX: box.left + x * box.width, clientY: box.top + y, bubbles: true };
+    node.dispatchEvent(new PointerEvent("pointermove", where));
+    return getComputedStyle(tip).display === "block" ? tip.textContent : "";
+  };
+  const timeline = document.querySelector(".timeline"), unit = () => timeline.viewBox.baseVal.width;
+  seen.width = document.documentElement.scrollWidth - innerWidth;
+  // The run with 64 ranks is shown first: three steps of 7 ms, of which 0 to 4 is compute and 5 to 7 in flight.
+  const at = (moment) => (64 + moment / 21 * (unit() - 72)) / unit();
+  seen.compute = point(timeline, at(2), 26);
+  seen.wire = point(timeline, at(6), 30.5);
+  const plot = document.querySelector(".plot"), mark = plot.querySelector(".mark").getBoundingClientRect();
+  const left = plot.getBoundingClientRect();
+  seen.plot = point(plot, (mark.left + 4 - left.left) / left.width, mark.top + 4 - left.top);
+  seen.bar = point(document.querySelector("rect.k-compute[data-t]"), 0.5, 2);
+  const before = timeline.querySelector("text").textContent + timeline.querySelectorAll("path").length;
+  const path = timeline.querySelector("path.k-compute").getAttribute("d");
+  document.querySelector(".zoom button").click();
+  seen.zoomed = timeline.querySelector("path.k-compute").getAttribute("d") !== path;
+  document.querySelector(".zoom button:last-child").click();
+  seen.restored = timeline.querySelector("path.k-compute").getAttribute("d") === path;
+  seen.fits = Math.abs(unit() - timeline.getBoundingClientRect().width) < 2;
+  dispatchEvent(new Event("beforeprint"));
+  seen.opened = !document.querySelector("details:not([open])");
+  dispatchEvent(new Event("afterprint"));
+  seen.folded = document.querySelectorAll("details:not([open])").length > 0;
+  document.body.dataset.seen = JSON.stringify(seen);
+}, 300));
+</script>"""
+
+
+def browse(page, tmp_path, *flags):
+    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, f"file://{page}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout, complaints
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    strategies = ("synchronous", "parameter_server:servers=4,placement=own,shard=even,overlap=true")
+    write_grid(root, strategies=strategies, ranks=(2, 4), failed=("ring",))
+    write_run(root / "many", record_of(64, server=True), strategy="many")
+    return root
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("width", [1280, 360])
+def test_nothing_sticks_out_and_pointing_answers(folder, tmp_path, width):
+    page = tmp_path / "page.html"
+    page.write_text(write_report(folder).read_text().replace("</body>", PROBE + "</body>"))
+    dom, complaints = browse(page, tmp_path, f"--window-size={width},1400", "--dump-dom")
+    assert complaints == []
+    found = re.search(r'data-seen="([^"]*)"', dom)
+    assert found, dom[-2000:]
+    seen = json.loads(unescape(found[1]))
+    assert seen["width"] <= 0
+    assert "compute" in seen["compute"] and "rank 0" in seen["compute"]
+    assert "all_reduce" in seen["wire"] and "sends 1 kB" in seen["wire"]
+    assert "synchronous" in seen["plot"] and "workers: 2" in seen["plot"]
+    assert "compute" in seen["bar"]
+    assert seen["zoomed"] and seen["restored"] and seen["fits"]
+    assert seen["opened"] and seen["folded"]
+
+
+@pytest.mark.timeout(120)
+def test_paper(folder, tmp_path):
+    target = tmp_path / "page.pdf"
+    _, complaints = browse(write_report(folder), tmp_path, f"--print-to-pdf={target}")
+    assert complaints == []
+    assert target.read_bytes().startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", target.read_bytes())) >= 4
