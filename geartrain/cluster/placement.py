@@ -49,6 +49,7 @@ class Placement:
         num_workers, num_ranks: how many workers; how many workers and services together.
         services: the services, whose ranks start at num_workers.
         num_nodes: how many nodes of the cluster are used.
+        nodes: the node of each rank, see `node`.
         links: all links between those nodes; routes refer to them by index.
     """
 
@@ -71,6 +72,7 @@ class Placement:
                 case "switch":
                     places.append((SWITCH, 0))
         self._places = tuple(places)
+        self.nodes = tuple(node for node, _ in places)
         self._groups = tuple(cluster.node(node)[0] for node in range(self.num_nodes))
         self._paces = _paces(cluster, self._groups)
         self._topology = build(cluster, self.num_nodes)
@@ -78,7 +80,7 @@ class Placement:
 
     def node(self, rank: int) -> int:
         """The node that a rank runs on; `SWITCH` (-1) for a service at the switch."""
-        return self._places[rank][0]
+        return self.nodes[rank]
 
     def node_name(self, rank: int) -> str:
         """The name of that node, like "node-3", or "switch"."""

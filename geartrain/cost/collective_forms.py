@@ -16,6 +16,9 @@ from dataclasses import dataclass
 Message = tuple[int, int, int]
 """Sender, receiver, bytes."""
 
+Rounds = tuple[list[list[Message]], int]
+"""Messages round by round, and in how many of the first rounds what arrives is reduced."""
+
 
 def shares(nbytes: int, num_ranks: int, element: int = 1) -> tuple[int, ...]:
     """Bytes of each rank's share when whole elements are dealt out evenly; the first ranks take what is left over."""
@@ -182,18 +185,18 @@ def _shares_tree(call: Call) -> list[list[Message]]:
     return _tree_rounds(call, lambda position, end: before[end] - before[position])
 
 
-def _tree_all_reduce(call: Call) -> Form:
+def _tree_all_reduce(call: Call) -> Rounds:
     rounds = _whole_tree(call)
-    return _in_rounds(call.num_ranks, [*rounds, *_backwards(rounds)], len(rounds))
+    return [*rounds, *_backwards(rounds)], len(rounds)
 
 
-def _tree_reduce(call: Call) -> Form:
+def _tree_reduce(call: Call) -> Rounds:
     rounds = _whole_tree(call)
-    return _in_rounds(call.num_ranks, rounds, len(rounds))
+    return rounds, len(rounds)
 
 
-def _tree_broadcast(call: Call) -> Form:
-    return _in_rounds(call.num_ranks, _backwards(_whole_tree(call)))
+def _tree_broadcast(call: Call) -> Rounds:
+    return _backwards(_whole_tree(call)), 0
 
 
 def _tree_gather(call: Call) -> Form:
@@ -234,61 +237,77 @@ def _dissemination(call: Call) -> Form:
 # Recursive exchange works on powers of two: of the first ranks, every second one hands its data to the next and waits.
 
 
-def _members(num_ranks: int) -> tuple[list[int], list[int]]:
+def members(num_ranks: int) -> tuple[list[int], list[int]]:
     """The ranks that take part in the recursion, and those that hand their data to the next rank."""
     size = 1 << (num_ranks.bit_length() - 1)
     num_extra = num_ranks - size
     return [2 * at + 1 if at < num_extra else at + num_extra for at in range(size)], list(range(0, 2 * num_extra, 2))
 
 
-def _folded(call: Call, extras: Sequence[int], rounds: list[list[Message]], num_reducing: int) -> Form:
+def _folded(call: Call, extras: Sequence[int], rounds: list[list[Message]], num_reducing: int) -> Rounds:
     """The recursion between the round that takes the extra ranks' data in and the one that gives them the result."""
     if extras:
         fold = [(rank, rank + 1, call.nbytes) for rank in extras]
         rounds, num_reducing = [fold, *rounds, *_backwards([fold])], num_reducing + 1
-    return _in_rounds(call.num_ranks, rounds, num_reducing)
+    return rounds, num_reducing
 
 
-def _recursive_doubling(call: Call) -> Form:
+def _recursive_doubling(call: Call) -> Rounds:
     """In round k, partners at distance 2^k exchange everything."""
-    members, extras = _members(call.num_ranks)
+    inside, extras = members(call.num_ranks)
     rounds, distance = [], 1
-    while distance < len(members):
-        rounds.append([(rank, members[at ^ distance], call.nbytes) for at, rank in enumerate(members)])
+    while distance < len(inside):
+        rounds.append([(rank, inside[at ^ distance], call.nbytes) for at, rank in enumerate(inside)])
         distance *= 2
     return _folded(call, extras, rounds, len(rounds))
 
 
-def _halving_doubling(call: Call) -> Form:
+def _halving_doubling(call: Call) -> Rounds:
     """Partners exchange halves of what they hold until each has one share; then the same way back, doubling."""
-    members, extras = _members(call.num_ranks)
-    parts, before = shares(call.nbytes, len(members), call.element), [0]
+    inside, extras = members(call.num_ranks)
+    parts, before = shares(call.nbytes, len(inside), call.element), [0]
     for part in parts:
         before.append(before[-1] + part)
     halving = []
-    distance = len(members) // 2
+    distance = len(inside) // 2
     while distance:
         messages = []
-        for at, rank in enumerate(members):
+        for at, rank in enumerate(inside):
             partner = at ^ distance
             first = partner - partner % distance  # the half that the partner keeps
-            messages.append((rank, members[partner], before[first + distance] - before[first]))
+            messages.append((rank, inside[partner], before[first + distance] - before[first]))
         halving.append(messages)
         distance //= 2
     return _folded(call, extras, [*halving, *_backwards(halving)], len(halving))
 
 
-ALGORITHMS: dict[str, dict[str, Callable[[Call], Form]]] = {
+ROUNDS: dict[str, dict[str, Callable[[Call], Rounds]]] = {
     "all_reduce": {
-        "ring": _ring_all_reduce,
         "halving_doubling": _halving_doubling,
         "recursive_doubling": _recursive_doubling,
         "tree": _tree_all_reduce,
     },
+    "broadcast": {"tree": _tree_broadcast},
+    "reduce": {"tree": _tree_reduce},
+}
+"""Kind -> name -> the rounds of an algorithm, where we have it in sends and receives too and it is no ring."""
+
+
+def _form_of(kind: str, name: str) -> Callable[[Call], Form]:
+    return lambda call: _in_rounds(call.num_ranks, *ROUNDS[kind][name](call))
+
+
+ALGORITHMS: dict[str, dict[str, Callable[[Call], Form]]] = {
+    "all_reduce": {
+        "ring": _ring_all_reduce,
+        "halving_doubling": _form_of("all_reduce", "halving_doubling"),
+        "recursive_doubling": _form_of("all_reduce", "recursive_doubling"),
+        "tree": _form_of("all_reduce", "tree"),
+    },
     "reduce_scatter": {"ring": _ring_reduce_scatter},
     "all_gather": {"ring": _ring_all_gather},
-    "broadcast": {"tree": _tree_broadcast, "pipeline": _pipeline_broadcast, "linear": _linear_broadcast},
-    "reduce": {"tree": _tree_reduce, "pipeline": _pipeline_reduce, "linear": _linear_reduce},
+    "broadcast": {"tree": _form_of("broadcast", "tree"), "pipeline": _pipeline_broadcast, "linear": _linear_broadcast},
+    "reduce": {"tree": _form_of("reduce", "tree"), "pipeline": _pipeline_reduce, "linear": _linear_reduce},
     "gather": {"linear": _linear_gather, "tree": _tree_gather},
     "scatter": {"linear": _linear_scatter, "tree": _tree_scatter},
     "all_to_all": {"pairwise": _pairwise_all_to_all, "linear": _linear_all_to_all},

@@ -62,7 +62,7 @@ class RealEngine(Engine):
         seed: int = 0,
         meta: bool = False,
     ) -> RunRecord:
-        """See `Engine.run`. The cluster is only checked for room: the run takes the time that this host takes."""
+        """See `Engine.run`. The cluster says which ranks share a node; the run takes the time that this host takes."""
         if meta:
             raise ConfigurationError(
                 "the real engine computes with numbers, so it cannot run on shapes alone (meta=True); "
@@ -71,7 +71,7 @@ class RealEngine(Engine):
         placement = Placement(cluster, workers, services)
         roles = [placement.role(rank) for rank in range(placement.num_ranks)]
         devices = self._num_devices(workers)
-        return launch(_Function(main, workers, seed, devices), roles, patience=self.patience).record()
+        return launch(_Function(main, workers, seed, devices, placement.nodes), roles, patience=self.patience).record()
 
     def _num_devices(self, workers: int) -> int:
         """How many CUDA devices the run has; 0: it runs on the CPU."""
@@ -147,6 +147,7 @@ class _Function:
     num_workers: int
     seed: int
     num_devices: int
+    nodes: tuple[int, ...]
 
     def run(self, rank: RankProcess) -> Any:
         ctx = self._make_context(rank)
@@ -188,6 +189,7 @@ class _Function:
             role=rank.role,
             device=device,
             seed=self.seed,
+            nodes=self.nodes,
             make_group=make_group,
             fail=rank.fail,
             on_step=rank.on_step,

@@ -116,7 +116,7 @@ class RankSettings:
     """Which rank this is, and what the engine lends it.
 
     Attributes:
-        rank, world_size, num_workers, role, device, seed: see `Context`.
+        rank, world_size, num_workers, role, device, seed, nodes: see `Context`.
         make_group: (name, ranks) -> a group of these ranks of all, entered into the tables; this rank is one of them.
         fail: ends the rank because of an error, from any lane; does not return.
         on_step: is told the step that begins.
@@ -128,6 +128,7 @@ class RankSettings:
     role: str
     device: torch.device
     seed: int
+    nodes: tuple[int, ...]
     make_group: Callable[[str, Sequence[int]], dist.ProcessGroup]
     fail: Callable[[BaseException], None]
     on_step: Callable[[int], None]
@@ -146,6 +147,7 @@ class RealContext(Context):
     ) -> None:
         self.rank, self.world_size, self.num_workers = settings.rank, settings.world_size, settings.num_workers
         self.role, self.device, self.seed, self.meta = settings.role, settings.device, settings.seed, False
+        self.nodes = settings.nodes
         if workers is not None:
             self.workers = workers
         self.everyone = everyone

@@ -73,6 +73,7 @@ class SimulatedContext(Context):
         self._state: RankState = self._fabric.ranks[rank]
         self.rank, self.world_size, self.num_workers = rank, placement.num_ranks, placement.num_workers
         self.role, self.seed, self.meta = placement.role(rank), seed, meta
+        self.nodes = placement.nodes
         self.device = torch.device("meta" if meta else "cpu")
         self.clock = _Clock(self)
         self.trace = _Trace(self)

@@ -121,6 +121,8 @@ class Context(ABC):
         workers: group of the workers, in rank order; None on a service.
         everyone: group of all participants, in rank order (group rank = `rank`).
         seed: seed of the run, the same on all ranks.
+        nodes: the machine of each rank of `everyone`: ranks with the same number share one. As the cluster says, also
+            where a real run has them all on one host, so that the same algorithm runs on every engine.
         meta: True when tensors have shapes but no numbers (`device` is then the meta device).
     """
 
@@ -132,6 +134,7 @@ class Context(ABC):
     workers: dist.ProcessGroup
     everyone: dist.ProcessGroup
     seed: int
+    nodes: tuple[int, ...]
     meta: bool
     clock: Clock
     trace: Trace

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch.distributed as dist
 from torch import Tensor
 
 from geartrain.cluster.placement import Placement
-from geartrain.collectives.ring import RingLane, ring_all_reduce, ring_traffic
+from geartrain.collectives.lane import CollectiveLane
+from geartrain.collectives.registry import collective
+from geartrain.cost import own_collectives
 from geartrain.cost.collectives import plan_collective
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.runtime.backward import backward, on_device, witness_of
@@ -33,6 +35,8 @@ from geartrain.strategies.single import Single
 from geartrain.strategies.text import Size, check_fields, render
 from geartrain.workload.spec import Workload
 
+Exchange = Literal["native", "ring", "halving_doubling", "tree", "hierarchical"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Synchronous(Strategy):
@@ -45,12 +49,13 @@ class Synchronous(Strategy):
             backward, one after another.
         bucket_size: bytes in a bucket at most; none: one bucket for the whole model. 25 MiB is chosen, as in PyTorch's
             DDP; Horovod's default is 64 MB.
-        exchange: "native": the backend's all-reduce; "ring": a ring written in sends and receives, the same on every
-            engine.
+        exchange: "native": the backend's all-reduce. The others are written in sends and receives, the same on every
+            engine: "ring", and, not in the paper, "halving_doubling" and "tree" for small buckets, "hierarchical" for
+            nodes with several workers.
 
     Costs, per worker and step, for M bytes of gradients on W workers: ring 2 M (W - 1)/W bytes in 2 (W - 1) messages
-    per bucket, uneven chunks counted exactly; native what the backend's algorithm for that size sends. One extra copy
-    of the gradients.
+    per bucket, uneven chunks counted exactly; the others as `geartrain.collectives` says; native what the backend's
+    algorithm for that size sends. One extra copy of the gradients.
 
         T_ring(M) = 2 (W - 1) alpha + 2 (W - 1)/W M/B + (W - 1)/W M gamma
         cycle     = max(t_f + t_b, end of the last bucket) + t_u,   buckets one after another from when each is ready
@@ -72,7 +77,7 @@ class Synchronous(Strategy):
 
     overlap: bool = True
     bucket_size: Size | None = 25 * 2**20
-    exchange: Literal["native", "ring"] = "native"
+    exchange: Exchange = "native"
 
     def __post_init__(self) -> None:
         check_fields(self, bucket_size=1)
@@ -86,7 +91,7 @@ class Synchronous(Strategy):
     def limits(self) -> Sequence[Limit]:
         return (
             Limit(Synchronous(bucket_size=None, overlap=False), "equals", Synchronous()),
-            Limit(Synchronous(exchange="ring"), "equals", Synchronous()),
+            *(Limit(Synchronous(exchange=exchange), "equals", Synchronous()) for exchange in get_args(Exchange)[1:]),
             Limit(Synchronous(exchange="ring", overlap=False), "equals", Synchronous()),
             Limit(Synchronous(), "equals", Single(), num_workers=1),
         )
@@ -118,11 +123,10 @@ class Synchronous(Strategy):
         workers, size = place.num_workers, workload.element_size
         if workers == 1:
             return 0.0, (Traffic(),)
-        if self.exchange == "ring":
-            chunk = -(-numel // workers)
-            step = closed_forms.travel(place, [(r, (r + 1) % workers, chunk * size) for r in range(workers)])
-            adding = max(closed_forms.reduce_time(place, rank, chunk, workload) for rank in range(workers))
-            return (workers - 1) * (2 * step + adding), ring_traffic(numel, size, workers)
+        if self.exchange != "native":
+            call = ("all_reduce", self.exchange, numel, size, place.nodes[:workers])
+            seconds = sum(_stage_time(stage, place, workload) for stage in own_collectives.stages(*call))
+            return seconds, own_collectives.traffic(*call)
         algorithm = place.cluster.collectives.algorithm("all_reduce")
         plan = plan_collective("all_reduce", workers, numel * size, element=size, algorithm=algorithm)
         alpha = max(place.route(source, target).latency for source, target, _ in plan.traffic())
@@ -134,6 +138,15 @@ class Synchronous(Strategy):
         return plan.latency_terms * alpha + busy, traffic
 
 
+def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload) -> float:
+    """Seconds of rounds alike: the messages of a round at once, then adding what has arrived."""
+    seconds = closed_forms.travel(place, stage.messages)
+    if stage.adds:
+        arrived = [(target, nbytes // workload.element_size) for _, target, nbytes in stage.messages]
+        seconds += max((closed_forms.reduce_time(place, *one, workload) for one in arrived), default=0.0)
+    return stage.count * seconds
+
+
 class _SynchronousWorker(Worker):
     def __init__(self, strategy: Synchronous, ctx: Context, task: Task) -> None:
         self._ctx, self._task = ctx, task
@@ -141,7 +154,7 @@ class _SynchronousWorker(Worker):
         self._witness = witness_of(self.model)
         self._optimizer = task.optimizer(trainable(self.model))
         self._works: list[dist.Work] = []
-        self._lane: RingLane | None = None
+        self._lane: CollectiveLane | None = None
         layouts = bucket_layouts(trainable(self.model), strategy.bucket_size)
         exchange = self._exchange(strategy)
         self._buckets = GradientBuckets(layouts, lambda bucket: exchange(bucket.flat), overlap=strategy.overlap)
@@ -153,11 +166,12 @@ class _SynchronousWorker(Worker):
             return lambda flat: None
         if strategy.exchange == "native":
             return self._start_native if strategy.overlap else self._run_native
+        function = collective("all_reduce", strategy.exchange, ctx.nodes[: ctx.num_workers])
         if not strategy.overlap:
-            return lambda flat: ring_all_reduce(flat, ctx.workers)
+            return lambda flat: function(flat, ctx.workers)
         group = ctx.group(range(ctx.num_workers))
         assert group is not None, "every worker is in it"
-        self._lane = RingLane(ctx, group)
+        self._lane = CollectiveLane(ctx, group, function, strategy.exchange)
         return self._lane.start
 
     def _start_native(self, flat: Tensor) -> None:

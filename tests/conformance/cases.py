@@ -14,6 +14,9 @@ VARIANTS = {
         "synchronous:overlap=false,bucket_size=none",
         "synchronous:bucket_size=64B,exchange=ring",
         "synchronous:overlap=false,bucket_size=64B,exchange=ring",
+        "synchronous:bucket_size=64B,exchange=halving_doubling",
+        "synchronous:overlap=false,bucket_size=none,exchange=tree",
+        "synchronous:bucket_size=none,exchange=hierarchical",
     ],
     "parameter_server": [
         "parameter_server",
@@ -34,6 +37,7 @@ VARIANTS = {
 REAL_VARIANTS = [
     "synchronous:bucket_size=64B",
     "synchronous:bucket_size=64B,exchange=ring",
+    "synchronous:bucket_size=64B,exchange=halving_doubling",
     "parameter_server:servers=2,shard=tensors,overlap=true",
     "peer_to_peer",
     "peer_to_peer:kind=broadcast,sends=all_at_once",

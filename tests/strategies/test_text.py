@@ -84,7 +84,7 @@ def test_a_setting_belongs_to_the_strategy_on_its_left():
         ("synchronous:bucket_size=0B", StrategyError, ["too small", "1 or more"]),
         ("synchronous:overlap=maybe", StrategyError, ["overlap='maybe'", "true or false"]),
         ("synchronous:overlap=none", StrategyError, ["true or false"]),
-        ("synchronous:exchange=tree", StrategyError, ["exchange='tree'", "native or ring"]),
+        ("synchronous:exchange=star", StrategyError, ["exchange='star'", "native or ring"]),
         ("parameter_server:servers=two", StrategyError, ["servers='two'", "a whole number"]),
         ("parameter_server:servers=0", StrategyError, ["servers=0 is too small"]),
         ("parameter_server:servers=2,servers=3", StrategyError, ["'servers' is given twice"]),
@@ -116,7 +116,7 @@ def test_tables_of_a_file():
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: Synchronous(exchange="tree"), "native or ring"),
+        (lambda: Synchronous(exchange="star"), "native or ring"),
         (lambda: Synchronous(overlap=1), "true or false"),
         (lambda: ParameterServer(servers=1.5), "a whole number"),
         (lambda: ParameterServer(servers=True), "a whole number"),

@@ -1,0 +1,104 @@
+"""Ours or the backend's: measured on the group at hand, then the fastest by kind and size."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from geartrain.collectives.registry import ALGORITHMS, NATIVE, Collective, collective
+from geartrain.errors import UnknownName
+from geartrain.runtime.context import Context
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+"""Bytes; chosen: from where latency decides to where the bytes do."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was measured, the same on all ranks of the group.
+
+    Attributes:
+        seconds: kind -> bytes -> name -> median seconds of the slowest rank; bytes as in `geartrain.cost.collectives`.
+    """
+
+    seconds: Mapping[str, Mapping[int, Mapping[str, float]]]
+
+    def fastest(self, kind: str, nbytes: int) -> str:
+        """The name of the fastest at the measured size that is nearest in ratio: "native", or one of ours."""
+        if kind not in self.seconds:
+            raise UnknownName("collective that was measured", kind, self.seconds)
+        measured = self.seconds[kind]
+        nearest = min(measured, key=lambda size: abs(math.log(size / max(1, nbytes))))
+        return min(measured[nearest], key=lambda name: measured[nearest][name])
+
+
+def measure(
+    ctx: Context,
+    kinds: Sequence[str] = ("all_reduce", "reduce_scatter", "all_gather"),
+    sizes: Sequence[int] = SIZES,
+    *,
+    group: dist.ProcessGroup | None = None,
+    repeats: int = 5,
+) -> Choice:
+    """Time ours and the backend's on a group; call it on all its ranks alike.
+
+        seconds = median over repeats of the maximum over ranks of (end - begin), each after a barrier
+
+    One more repeat before, for connections and memory, does not count. Under the simulated engine the clock is virtual,
+    and so are the seconds.
+
+    Args:
+        ctx: of the rank.
+        kinds: of `ALGORITHMS`.
+        sizes: bytes, above 0; rounded down to what the group can share out evenly, but at least one element a rank.
+        group: the workers by default.
+        repeats: at least 1.
+
+    What it costs: (repeats + 1) times every algorithm, kind and size.
+
+    Example:
+        choice = measure(ctx)
+        choice.fastest("reduce_scatter", 4_000_000)    # "ring" under gloo, whose own is an all-reduce
+    """
+    for kind in kinds:
+        collective(kind, NATIVE)  # an unknown one is refused before anything is timed
+    group = ctx.workers if group is None else group
+    nodes = [ctx.nodes[rank] for rank in dist.get_process_group_ranks(group)]
+    cells = [(kind, nbytes, name) for kind in kinds for nbytes in sizes for name in (NATIVE, *ALGORITHMS[kind])]
+    taken = []
+    for kind, nbytes, name in cells:
+        run = _call(kind, collective(kind, name, nodes), nbytes, ctx, group)
+        taken.append(list(_timed(run, ctx, group, repeats)))
+    # Ranks must not choose differently, so all take the times of the slowest.
+    slowest = torch.tensor(taken, dtype=torch.float64, device="cpu" if ctx.meta else ctx.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+    found: dict[str, dict[int, dict[str, float]]] = {kind: {nbytes: {} for nbytes in sizes} for kind in kinds}
+    for (kind, nbytes, name), repeated in zip(cells, slowest.tolist(), strict=True):
+        found[kind][nbytes][name] = statistics.median(repeated)
+    return Choice(found)
+
+
+def _call(kind: str, function: Collective, nbytes: int, ctx: Context, group: dist.ProcessGroup) -> Callable[[], None]:
+    """One collective of so many bytes, as something to call."""
+    size = group.size()
+    share = torch.zeros(max(1, nbytes // (4 * size)), device=ctx.device)
+    flat = torch.zeros(size * share.numel(), device=ctx.device)
+    tensors: tuple[Tensor, ...] = {"reduce_scatter": (share, flat), "all_gather": (flat, share)}.get(kind, (flat,))
+    return lambda: function(*tensors, group)
+
+
+def _timed(run: Callable[[], None], ctx: Context, group: dist.ProcessGroup, repeats: int) -> Iterator[float]:
+    run()
+    for _ in range(repeats):
+        dist.barrier(group=group)
+        begin = ctx.clock.now()
+        run()
+        if ctx.device.type == "cuda":
+            torch.cuda.synchronize(ctx.device)
+        yield ctx.clock.now() - begin
