@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,8 +50,8 @@ def measure(
 
         seconds = median over repeats of the maximum over ranks of (end - begin), each after a barrier
 
-    One more repeat before, for connections and memory, does not count. Under the simulated engine the clock is virtual,
-    and so are the seconds.
+    Repeats go round all that is measured, so that a load that comes and goes meets everyone; one more round before, for
+    connections and memory, does not count. Under the simulated engine the clock is virtual, and so are the seconds.
 
     Args:
         ctx: of the rank.
@@ -71,34 +71,35 @@ def measure(
     group = ctx.workers if group is None else group
     nodes = [ctx.nodes[rank] for rank in dist.get_process_group_ranks(group)]
     cells = [(kind, nbytes, name) for kind in kinds for nbytes in sizes for name in (NATIVE, *ALGORITHMS[kind])]
-    taken = []
-    for kind, nbytes, name in cells:
-        run = _call(kind, collective(kind, name, nodes), nbytes, ctx, group)
-        taken.append(list(_timed(run, ctx, group, repeats)))
+    tensors = {nbytes: _tensors(nbytes, ctx, group) for nbytes in sizes}
+    rounds = []
+    for _ in range(repeats + 1):
+        calls = (_call(kind, collective(kind, name, nodes), *tensors[nbytes], group) for kind, nbytes, name in cells)
+        rounds.append([_timed(call, ctx, group) for call in calls])
     # Ranks must not choose differently, so all take the times of the slowest.
-    slowest = torch.tensor(taken, dtype=torch.float64, device="cpu" if ctx.meta else ctx.device)
+    slowest = torch.tensor(rounds[1:], dtype=torch.float64, device="cpu" if ctx.meta else ctx.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
     found: dict[str, dict[int, dict[str, float]]] = {kind: {nbytes: {} for nbytes in sizes} for kind in kinds}
-    for (kind, nbytes, name), repeated in zip(cells, slowest.tolist(), strict=True):
+    for (kind, nbytes, name), repeated in zip(cells, slowest.T.tolist(), strict=True):
         found[kind][nbytes][name] = statistics.median(repeated)
     return Choice(found)
 
 
-def _call(kind: str, function: Collective, nbytes: int, ctx: Context, group: dist.ProcessGroup) -> Callable[[], None]:
-    """One collective of so many bytes, as something to call."""
-    size = group.size()
-    share = torch.zeros(max(1, nbytes // (4 * size)), device=ctx.device)
-    flat = torch.zeros(size * share.numel(), device=ctx.device)
-    tensors: tuple[Tensor, ...] = {"reduce_scatter": (share, flat), "all_gather": (flat, share)}.get(kind, (flat,))
+def _tensors(nbytes: int, ctx: Context, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+    """A tensor of so many bytes and one of a rank's share. Zeros: sums of them stay what they are."""
+    share = torch.zeros(max(1, nbytes // (4 * group.size())), device=ctx.device)
+    return torch.zeros(group.size() * share.numel(), device=ctx.device), share
+
+
+def _call(kind: str, function: Collective, flat: Tensor, share: Tensor, group: dist.ProcessGroup) -> Callable[[], None]:
+    tensors = {"reduce_scatter": (share, flat), "all_gather": (flat, share)}.get(kind, (flat,))
     return lambda: function(*tensors, group)
 
 
-def _timed(run: Callable[[], None], ctx: Context, group: dist.ProcessGroup, repeats: int) -> Iterator[float]:
-    run()
-    for _ in range(repeats):
-        dist.barrier(group=group)
-        begin = ctx.clock.now()
-        run()
-        if ctx.device.type == "cuda":
-            torch.cuda.synchronize(ctx.device)
-        yield ctx.clock.now() - begin
+def _timed(call: Callable[[], None], ctx: Context, group: dist.ProcessGroup) -> float:
+    dist.barrier(group=group)
+    begin = ctx.clock.now()
+    call()
+    if ctx.device.type == "cuda":
+        torch.cuda.synchronize(ctx.device)
+    return ctx.clock.now() - begin
