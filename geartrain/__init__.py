@@ -5,15 +5,27 @@ places below, in sorted order; a test compares them.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from geartrain.api import init
+    from geartrain.runtime.attach import attach, attached
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
+    "attach",
+    "attached",
+    "init",
 ]
 
 # name -> the module that defines it
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "attach": "geartrain.runtime.attach",
+    "attached": "geartrain.runtime.attach",
+    "init": "geartrain.api",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -12,6 +12,7 @@ Four things need them:
 
 from __future__ import annotations
 
+import inspect
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from torch._C._distributed_c10d import (
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
+    HashStore,
     PrefixStore,
     ReduceOp,
     ReduceOptions,
@@ -40,6 +42,7 @@ from torch._C._distributed_c10d import (
     Store,
 )
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch.autograd.function import BackwardCFunction
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import BackendConfig
 from torch.distributed.rendezvous import _rendezvous_handlers
@@ -543,6 +546,11 @@ def prefixed(store: Any, prefix: str) -> Any:
     return PrefixStore(prefix, store)
 
 
+def store_of_one() -> Any:
+    """A store inside this process."""
+    return HashStore()
+
+
 def gloo_group(store: Any, rank: int, size: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.ProcessGroup:
     """A plain gloo process group on a store of its own, not entered into any table."""
     group = dist.ProcessGroup(store, rank, size)
@@ -596,3 +604,18 @@ def in_backward() -> bool:
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the running backward has done its last node, before callbacks queued later than this."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def backward_number() -> int:
+    """A number of the running backward; one that runs inside another has a number of its own."""
+    return int(torch._C._current_graph_task_id())
+
+
+def in_nested_backward() -> bool:
+    """Whether the running backward was started by an autograd function in Python, as re-entrant checkpoints do."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is BackwardCFunction.apply.__code__:
+            return True
+        frame = frame.f_back
+    return False

@@ -24,6 +24,7 @@ from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Cluster
 from geartrain.engines.base import Engine
 from geartrain.engines.launch import PATIENCE, launch
+from geartrain.engines.own_script import is_rank, remember
 from geartrain.engines.rank_process import RankProcess, run_exit_functions
 from geartrain.engines.real_context import RankSettings, RealContext
 from geartrain.engines.recording import RecordingGroup, record_all_groups
@@ -112,6 +113,7 @@ class _Script:
     def run(self, rank: RankProcess) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         record_all_groups(rank.recorder)
+        is_rank(rank)
         sys.argv = [self.path, *self.args]
         sys.path.insert(0, str(Path(self.path).resolve().parent))
         try:
@@ -172,7 +174,9 @@ class _Function:
         if device.type == "cuda":
             torch.cuda.set_device(device)
 
-        def make_group(name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
+        def make_group(name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+            if rank.rank not in ranks:
+                return None
             cuda = self.num_devices >= size
             make = nccl_group if cuda else gloo_group
             inner = make(prefixed(store, name), ranks.index(rank.rank), len(ranks))
@@ -182,6 +186,7 @@ class _Function:
 
         workers = self._init_workers(rank, prefixed(store, "workers"))
         everyone = make_group("everyone", range(size))
+        assert everyone is not None, "every rank is in it"
         settings = RankSettings(
             rank=rank.rank,
             world_size=size,
@@ -191,10 +196,12 @@ class _Function:
             seed=self.seed,
             nodes=self.nodes,
             make_group=make_group,
+            make_store=lambda name: prefixed(_store(rank), name),
             fail=rank.fail,
             on_step=rank.on_step,
         )
         ctx = RealContext(settings, recorder, workers, everyone)
+        remember(ctx)
         everyone.barrier().wait()
         if rank.rank == 0:
             store.set("origin", repr(time.monotonic()))

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from geartrain.engines.recorder import Recorder
+from geartrain.engines.upkeep_real import RealUpkeep
 from geartrain.record.log import Span, StepMark
 from geartrain.runtime.context import Context, Lane, Pending, Queue, Receiver
 from geartrain.runtime.seeding import stream_seed
@@ -48,7 +49,8 @@ class RealTrace:
         try:
             yield
         finally:
-            self._recorder.log.spans.append(Span(begin, self._recorder.now(), name, self._recorder.lane))
+            if self._recorder.recording:
+                self._recorder.log.spans.append(Span(begin, self._recorder.now(), name, self._recorder.lane))
 
     def count(self, name: str, value: float) -> None:
         counts = self._recorder.log.counts
@@ -117,7 +119,9 @@ class RankSettings:
 
     Attributes:
         rank, world_size, num_workers, role, device, seed, nodes: see `Context`.
-        make_group: (name, ranks) -> a group of these ranks of all, entered into the tables; this rank is one of them.
+        make_group: (name, ranks) -> a group of these ranks of all, entered into the tables; None if this rank is not
+            one of them.
+        make_store: a part of the run's store by its name, over a connection of its own.
         fail: ends the rank because of an error, from any lane; does not return.
         on_step: is told the step that begins.
     """
@@ -129,7 +133,8 @@ class RankSettings:
     device: torch.device
     seed: int
     nodes: tuple[int, ...]
-    make_group: Callable[[str, Sequence[int]], dist.ProcessGroup]
+    make_group: Callable[[str, Sequence[int]], dist.ProcessGroup | None]
+    make_store: Callable[[str], Any]
     fail: Callable[[BaseException], None]
     on_step: Callable[[int], None]
 
@@ -156,6 +161,7 @@ class RealContext(Context):
         self.fail, self.changed, self.leaving = settings.fail, threading.Condition(), False
         self._settings = settings
         self._rngs: dict[str, torch.Generator] = {}
+        self.upkeep = RealUpkeep(self, recorder, self._rngs, settings.make_store)
         self._shared: dict[str, Tensor] = {}
         self._lanes: list[RealLane] = []
         self._num_groups = 0
@@ -171,7 +177,7 @@ class RealContext(Context):
     def group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         name = f"group-{self._num_groups}"
         self._num_groups += 1
-        return self._settings.make_group(name, tuple(ranks)) if self.rank in ranks else None
+        return self._settings.make_group(name, tuple(ranks))
 
     def spawn(self, fn: Callable[[], None], name: str, *, daemon: bool = False) -> Lane:
         lane = RealLane(self, fn, name, daemon)
@@ -204,6 +210,8 @@ class RealContext(Context):
 
     def mark_step(self, step: int, phase: Literal["begin", "end"], **values: Any) -> None:
         steps = self.recorder.log.steps
+        if not self.recorder.recording:
+            return
         if phase == "begin":
             self._settings.on_step(step)
             steps.append(StepMark(step, self.recorder.now(), values=dict(values)))

@@ -14,6 +14,7 @@ from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Cluster
 from geartrain.cost.compute import ComputeModel
 from geartrain.engines.base import Engine
+from geartrain.engines.upkeep_simulated import SimulatedUpkeep
 from geartrain.record.log import RunRecord, Span, StepMark
 from geartrain.runtime.context import Context, Lane, Pending, Queue
 from geartrain.runtime.seeding import stream_seed
@@ -56,7 +57,11 @@ class SimulatedEngine(Engine):
         store = SimulatedStore(fabric)
 
         def body(rank: int) -> Callable[[], Any]:
-            return lambda: main(SimulatedContext(ranks, store, rank, seed, meta))
+            def run_main() -> Any:
+                _make_world(fabric, store, rank)
+                return main(SimulatedContext(ranks, rank, seed, meta))
+
+            return run_main
 
         with simulated_process():
             for rank in range(fabric.placement.num_ranks):
@@ -64,10 +69,36 @@ class SimulatedEngine(Engine):
             return run_ranks(ranks)
 
 
-class SimulatedContext(Context):
-    """A rank's world under the virtual clock. Made in the rank's own thread."""
+def _make_world(fabric: Fabric, store: SimulatedStore, rank: int) -> None:
+    """The default group: all workers."""
+    workers = tuple(range(fabric.placement.num_workers))
+    if rank in workers:
+        enter_default_group(make_group(fabric, "workers", workers, rank), "workers", BACKEND, workers, store)
 
-    def __init__(self, ranks: Ranks, store: SimulatedStore, rank: int, seed: int, meta: bool) -> None:
+
+def script_rank(activity: Activity) -> SimulatedContext:
+    """The context of a rank whose code is not handed one; a new one when its default group is another than before."""
+    state: RankState = activity.state.rank
+    if state.context is not None and (state.context.role != "worker" or state.context.workers is dist.group.WORLD):
+        made: SimulatedContext = state.context
+        return made
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    ranks = activity.state.fabric.kernel.listener
+    assert isinstance(ranks, Ranks), "ranks are started by a `Ranks`"
+    return SimulatedContext(ranks, state.rank, ranks.seed, meta=False, scope="script-")
+
+
+class SimulatedContext(Context):
+    """A rank's world under the virtual clock. Made in the rank's own thread, whose default group is there already.
+
+    Args:
+        ranks: of the run.
+        rank, seed, meta: see `Context`.
+        scope: before the names of its groups, so that they cannot meet those of a script.
+    """
+
+    def __init__(self, ranks: Ranks, rank: int, seed: int, meta: bool, scope: str = "") -> None:
         self._ranks, self._fabric, self._kernel = ranks, ranks.fabric, ranks.fabric.kernel
         placement = self._fabric.placement
         self._state: RankState = self._fabric.ranks[rank]
@@ -78,19 +109,21 @@ class SimulatedContext(Context):
         self.clock = _Clock(self)
         self.trace = _Trace(self)
         self._generators: dict[str, torch.Generator] = {}
+        self.upkeep = SimulatedUpkeep(self, self._fabric, self._state.log, self._generators, ranks.pacer(rank))
         self._shared: dict[str, torch.Tensor] = {}
         self._changed = Event("anything to become ready")
         self._num_groups = 0
         if rank < placement.num_workers:
-            workers = tuple(range(placement.num_workers))
-            self.workers = make_group(self._fabric, "workers", workers, rank)
-            enter_default_group(self.workers, "workers", BACKEND, workers, store)
-        everyone = tuple(range(self.world_size))
-        self.everyone = self._enter("everyone", everyone)
+            world = dist.group.WORLD
+            assert world is not None, "it is there already"
+            self.workers = world
+        self._scope = scope
+        self.everyone = self._enter("everyone", tuple(range(self.world_size)))
+        self._state.context = self
 
     def _enter(self, name: str, ranks: tuple[int, ...]) -> SimulatedGroup:
-        group = make_group(self._fabric, name, ranks, ranks.index(self.rank))
-        enter_group(group, name, BACKEND, ranks)
+        group = make_group(self._fabric, self._scope + name, ranks, ranks.index(self.rank))
+        enter_group(group, self._scope + name, BACKEND, ranks)
         return group
 
     def rng(self, purpose: str) -> torch.Generator:
@@ -161,13 +194,13 @@ class SimulatedContext(Context):
 
 class _Clock:
     def __init__(self, ctx: SimulatedContext) -> None:
-        self._kernel = ctx._kernel
+        self._fabric = ctx._fabric
 
     def now(self) -> float:
-        return self._kernel.me().now
+        return self._fabric.kernel.me().now
 
     def sleep(self, seconds: float) -> None:
-        self._kernel.sleep(seconds)
+        self._fabric.sleep(seconds)
 
 
 class _Trace:

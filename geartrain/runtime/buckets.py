@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+
+from geartrain.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,19 @@ def flat_parameters(layout: Layout) -> Tensor:
     return flat
 
 
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where the gradient of a parameter lives: a view into a flat tensor, and the buckets that it reaches into."""
+
+    view: Tensor
+    reached: Sequence[Bucket]
+
+
 class GradientBuckets:
     """The gradients of one rank, in buckets.
 
-    A step is `begin()`, backward, `flush()`; `on_ready` gets every bucket exactly once per step.
+    A step is `begin()`, backward, `flush()`; `on_ready` gets every bucket exactly once per step. In a loop that is not
+    ours, whoever has hooks of its own says `open()`, and `adopt(p)` and `arrived(p)` for every gradient.
 
     Args:
         layouts: which parameters lie together; the buckets are numbered through all of them.
@@ -132,7 +141,7 @@ class GradientBuckets:
         self._hooks: list[RemovableHandle] = []
         self.flats: list[Tensor] = []
         self.buckets: list[Bucket] = []
-        self._parameters = [parameter for layout in layouts for parameter in layout.parameters]
+        self._places: dict[nn.Parameter, _Place] = {}
         for layout in layouts:
             self._lay_out(layout, overlap)
 
@@ -151,8 +160,9 @@ class GradientBuckets:
             ]
             for bucket in reached:
                 bucket.needs += 1
+            self._places[parameter] = _Place(view, reached)
             if overlap:
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(partial(self._arrived, reached)))
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self.arrived))
             offset = end
         self.flats.append(flat)
         self.buckets += buckets
@@ -161,12 +171,35 @@ class GradientBuckets:
         """Before forward: all gradients zero, all buckets open."""
         for flat in self.flats:
             flat.zero_()
+        self.open()
+
+    def open(self) -> None:
+        """All buckets open, with the gradients that are in them."""
         for bucket in self.buckets:
             bucket.missing = bucket.needs
         self._next = 0
 
-    def _arrived(self, reached: Sequence[Bucket], _parameter: Tensor) -> None:
-        for bucket in reached:
+    def adopt(self, parameter: nn.Parameter) -> None:
+        """Let the gradient live in its bucket again, where a loop has put another tensor or None into its place."""
+        view, gradient = self._places[parameter].view, parameter.grad
+        if gradient is view:
+            return
+        if gradient is None:
+            view.zero_()
+        elif gradient.layout is not torch.strided:
+            raise RunError("a sparse gradient does not fit into a bucket; make the embedding with sparse=False")
+        else:
+            view.copy_(gradient)
+        parameter.grad = view
+
+    def adopt_all(self) -> None:
+        """`adopt` for every parameter."""
+        for parameter in self._places:
+            self.adopt(parameter)
+
+    def arrived(self, parameter: nn.Parameter) -> None:
+        """The gradient of a parameter is complete. Said once for each in a step."""
+        for bucket in self._places[parameter].reached:
             bucket.missing -= 1
             if bucket.missing == 0 and not self._in_order:
                 self._hand_over(bucket)
@@ -189,15 +222,11 @@ class GradientBuckets:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        for parameter in self._parameters:
+        for parameter in self._places:
             parameter.grad = None
 
 
 def _views(flat: Tensor, layout: Layout) -> list[Tensor]:
     """Each parameter's part of the flat tensor, in the parameter's shape."""
-    sizes = [parameter.numel() for parameter in layout.parameters]
-    ends = accumulate(sizes)
-    return [
-        flat[end - size : end].view(parameter.shape)
-        for parameter, size, end in zip(layout.parameters, sizes, ends, strict=True)
-    ]
+    parts = flat.split([parameter.numel() for parameter in layout.parameters])
+    return [part.view(parameter.shape) for part, parameter in zip(parts, layout.parameters, strict=True)]

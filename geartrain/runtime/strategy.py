@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cost.terms import Cost
+from geartrain.errors import StrategyError
+from geartrain.runtime.attachment import Attachment, Loop
 from geartrain.runtime.context import Context
 from geartrain.runtime.worker import Service, Task, Worker
 from geartrain.workload.spec import Workload
@@ -93,6 +95,13 @@ class Strategy(ABC):
     @abstractmethod
     def bind(self, ctx: Context, task: Task) -> Worker | Service:
         """Make this rank's running part. All ranks call it at the same point of the program."""
+
+    def attach(self, ctx: Context, loop: Loop) -> Attachment:
+        """Make this worker's part inside a loop of the user's; for strategies whose `needs` say `attachable`.
+
+        All workers call it at the same point, with models that are equal to the bit.
+        """
+        raise StrategyError(f"{self.name} says that it is attachable and has no `attach`")
 
     @abstractmethod
     def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from geartrain.cluster.placement import Placement
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.errors import StrategyError
+from geartrain.runtime.attachment import Alone, Attachment, Loop
 from geartrain.runtime.backward import on_device
 from geartrain.runtime.buckets import trainable
 from geartrain.runtime.context import Context
@@ -44,7 +45,7 @@ class Single(Strategy):
 
     name: ClassVar[str] = "single"
     paper: ClassVar[Paper] = PS_P2P_RING
-    needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = Needs(attachable=True)
 
     def __str__(self) -> str:
         return render(self)
@@ -56,6 +57,10 @@ class Single(Strategy):
     def bind(self, ctx: Context, task: Task) -> Worker:
         _check_alone(ctx.num_workers)
         return _SingleWorker(ctx, task)
+
+    def attach(self, ctx: Context, loop: Loop) -> Attachment:
+        _check_alone(ctx.num_workers)
+        return Alone()
 
     def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
         _check_alone(place.num_workers)

@@ -24,6 +24,7 @@ from geartrain.collectives.registry import collective
 from geartrain.cost import own_collectives
 from geartrain.cost.collectives import plan_collective
 from geartrain.cost.terms import Cost, Traffic
+from geartrain.runtime.attachment import Alone, Attachment, GradientAttachment, Loop
 from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import GradientBuckets, bucket_layouts, deal, trainable
 from geartrain.runtime.context import Context
@@ -88,6 +89,12 @@ class Synchronous(Strategy):
     def bind(self, ctx: Context, task: Task) -> Worker:
         return _SynchronousWorker(self, ctx, task)
 
+    def attach(self, ctx: Context, loop: Loop) -> Attachment:
+        if ctx.num_workers == 1:
+            return Alone()
+        layouts = bucket_layouts(trainable(loop.model), self.bucket_size)
+        return GradientAttachment(loop, layouts, _Sum(self, ctx), overlap=self.overlap)
+
     def limits(self) -> Sequence[Limit]:
         return (
             Limit(Synchronous(bucket_size=None, overlap=False), "equals", Synchronous()),
@@ -147,20 +154,16 @@ def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Worklo
     return stage.count * seconds
 
 
-class _SynchronousWorker(Worker):
-    def __init__(self, strategy: Synchronous, ctx: Context, task: Task) -> None:
-        self._ctx, self._task = ctx, task
-        self.model = task.model(ctx.seed).to(ctx.device)
-        self._witness = witness_of(self.model)
-        self._optimizer = task.optimizer(trainable(self.model))
+class _Sum:
+    """Sums flat tensors over the workers, in place and in the order in which they come, as the settings say."""
+
+    def __init__(self, strategy: Synchronous, ctx: Context) -> None:
+        self._ctx = ctx
         self._works: list[dist.Work] = []
         self._lane: CollectiveLane | None = None
-        layouts = bucket_layouts(trainable(self.model), strategy.bucket_size)
-        exchange = self._exchange(strategy)
-        self._buckets = GradientBuckets(layouts, lambda bucket: exchange(bucket.flat), overlap=strategy.overlap)
+        self._begin = self._way(strategy)
 
-    def _exchange(self, strategy: Synchronous) -> Callable[[Tensor], None]:
-        """How a bucket is summed over the workers, in place."""
+    def _way(self, strategy: Synchronous) -> Callable[[Tensor], None]:
         ctx = self._ctx
         if ctx.num_workers == 1:
             return lambda flat: None
@@ -182,19 +185,40 @@ class _SynchronousWorker(Worker):
     def _run_native(self, flat: Tensor) -> None:
         dist.all_reduce(flat, group=self._ctx.workers)
 
-    def step(self, batches: Batches) -> StepResult:
-        batch = on_device(batches.take(), self._ctx.device)
-        loss = backward(self._task, self.model, batch, self._buckets, self._witness)
-        self._wait()
-        self._optimizer.step()
-        return StepResult(None if self._ctx.meta else loss.item(), batch.num_samples)
+    def start(self, flat: Tensor) -> None:
+        """Begin to sum; without overlap, sum."""
+        self._begin(flat)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Until all that was started is summed."""
         for work in self._works:
             work.wait()
         self._works.clear()
         if self._lane is not None:
             self._lane.wait()
+
+    def close(self) -> None:
+        """End the lane, if there is one."""
+        if self._lane is not None:
+            self._lane.close()
+
+
+class _SynchronousWorker(Worker):
+    def __init__(self, strategy: Synchronous, ctx: Context, task: Task) -> None:
+        self._ctx, self._task = ctx, task
+        self.model = task.model(ctx.seed).to(ctx.device)
+        self._witness = witness_of(self.model)
+        self._optimizer = task.optimizer(trainable(self.model))
+        layouts = bucket_layouts(trainable(self.model), strategy.bucket_size)
+        self._sum = _Sum(strategy, ctx)
+        self._buckets = GradientBuckets(layouts, lambda bucket: self._sum.start(bucket.flat), overlap=strategy.overlap)
+
+    def step(self, batches: Batches) -> StepResult:
+        batch = on_device(batches.take(), self._ctx.device)
+        loss = backward(self._task, self.model, batch, self._buckets, self._witness)
+        self._sum.wait()
+        self._optimizer.step()
+        return StepResult(None if self._ctx.meta else loss.item(), batch.num_samples)
 
     def state_dict(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
@@ -205,5 +229,4 @@ class _SynchronousWorker(Worker):
 
     def close(self) -> None:
         self._buckets.close()
-        if self._lane is not None:
-            self._lane.close()
+        self._sum.close()
