@@ -116,8 +116,8 @@ def _settings(process: RankProcess | None) -> RankSettings:
 
 
 def _device() -> torch.device:
-    """The current CUDA device if the default group can move tensors there, else the CPU."""
-    if torch.cuda.is_available() and "cuda" in dist.get_backend_config():
+    """The current CUDA device where the default group is NCCL's, else the CPU."""
+    if torch.cuda.is_available() and "nccl" in dist.get_backend_config():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 

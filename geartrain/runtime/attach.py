@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ from geartrain.torch_private import at_end_of_backward, backward_number, in_nest
 
 _lock = threading.Lock()
 _attached: dict[int, Attachment] = {}
-"""By the id of each attached parameter and optimizer, which the block that is open keeps alive."""
+"""By the id of each attached parameter, optimizer and context, which the block that is open keeps alive."""
 
 
 @contextmanager
@@ -161,7 +161,9 @@ class _Points:
         self._attachment, self._loop, self._ctx = attachment, loop, ctx
         self._parameters = trainable(loop.model)
         self._known = set(map(id, self._parameters))
-        self._keys = [id(loop.optimizer), *self._known]
+        # With several attached loops on one rank the first marks the steps.
+        self._marks = id(ctx) not in _attached
+        self._keys = [id(loop.optimizer), *self._known, *([id(ctx)] if self._marks else [])]
         self._handles: list[Any] = []
         self._missing: set[int] = set()  # parameters without a gradient so far in the running backward
         self._numbers: set[int] = set()  # of the running backward and those nested in it
@@ -183,7 +185,11 @@ class _Points:
         if not self._attachment.owns_step:
             self._handles.append(optimizer.register_step_pre_hook(self._before_step))
             self._handles.append(optimizer.register_step_post_hook(self._after_step))
-        self._ctx.mark_step(0, "begin")
+        self._mark("begin")
+
+    def _mark(self, phase: Literal["begin", "end"]) -> None:
+        if self._marks:
+            self._ctx.mark_step(self._step, phase)
 
     def close(self) -> None:
         """Remove everything."""
@@ -258,9 +264,9 @@ class _Points:
     def _leave_step(self) -> None:
         self._exchanged = False
         self._attachment.after_step()
-        self._ctx.mark_step(self._step, "end")
+        self._mark("end")
         self._step += 1
-        self._ctx.mark_step(self._step, "begin")
+        self._mark("begin")
 
     def _own_step(self, closure: Callable[[], Any] | None) -> Any:
         """One step of a strategy that owns it."""

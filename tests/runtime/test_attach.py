@@ -17,7 +17,9 @@ from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import RunError, StrategyError
 from geartrain.runtime.attachment import Attachment
 from geartrain.runtime.strategy import Needs, Strategy
-from geartrain.strategies import parse
+from geartrain.strategies import TABLE, parse
+from tests.conformance.harness import train
+from tests.conformance.tasks import Curve
 from tests.runtime.loops import Net, Train, data, hooks, share, uneven
 
 CLUSTER = load_cluster("ethernet-10g")
@@ -129,6 +131,46 @@ def test_real_processes_give_the_weights_of_ddp_and_of_the_simulator():
         assert_equal(ours[rank], simulated[rank])
         assert ours[rank]["norms"] == ddp[rank]["norms"] and ours[rank]["hooks"] == 0
         assert_equal(uneven_real[rank], uneven_simulated[rank])
+
+
+@pytest.mark.parametrize("name", [name for name, entry in TABLE.items() if entry.kind.needs.attachable])
+def test_an_attached_loop_takes_the_steps_of_the_strategys_own_worker(name):
+    strategy, task, workers = parse(name), Curve(), 1 if "several_workers" in TABLE[name].opt_outs else 2
+
+    def main(ctx):
+        model = task.model(ctx.seed)
+        optimizer = task.optimizer(model.parameters())
+        batches = task.batches(ctx.rank, workers, 8, seed=3)
+        with geartrain.attach(strategy, model, optimizer, ctx) as optimizer:
+            for _ in range(4):
+                optimizer.zero_grad()
+                task.loss(model, batches.take()).backward()
+                optimizer.step()
+        return list(model.parameters())
+
+    expected = train(SimulatedEngine(), strategy, task, workers)[0]["weights"]
+    for weights in run(main, workers):
+        assert all(torch.equal(a, b) for a, b in zip(weights, expected, strict=True))
+
+
+def test_two_loops_in_one_program():
+    def main(ctx):
+        pairs = [small(ctx), small(ctx)]
+        with contextlib.ExitStack() as stack:
+            for model, optimizer in pairs:
+                stack.enter_context(geartrain.attach(parse(BUCKETS), model, optimizer, ctx))
+            first, second = (model for model, _ in pairs)
+            for _ in range(2):
+                for _, optimizer in pairs:
+                    optimizer.zero_grad()
+                (first(inputs(ctx)).sum() + 2 * second(inputs(ctx)).sum()).backward()
+                for _, optimizer in pairs:
+                    optimizer.step()
+        return [model.weight.grad.tolist() for model, _ in pairs]
+
+    record = SimulatedEngine().run(main, CLUSTER, workers=2)
+    assert record.results == [[[[3.0] * 3], [[6.0] * 3]]] * 2
+    assert [mark.step for mark in record.logs[0].steps if mark.end >= 0] == [0, 1]
 
 
 # --- what a loop may do -----------------------------------------------------------------------------------------------
