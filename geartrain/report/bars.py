@@ -15,6 +15,9 @@ KINDS = (("compute", "compute"), ("exposed", "exposed communication"), ("wait", 
 MOST_LINKS = 16
 """Links that get a bar each; of more, the busiest do."""
 
+MOST_SQUARES = 500
+"""Waits of a matrix that get a square: those of 64 ranks for each other would fill megabytes."""
+
 _BAR, _ROW = 15, 42
 _NAME = 46  # characters that fit above a bar, beside its time
 
@@ -82,16 +85,15 @@ def _shortened(bar: Bar) -> str:
 
 def box(x: float, y: float, width: float, height: float, cls: str, tip: str) -> str:
     """A rectangle with a text for whoever points at it."""
-    return element(
-        "rect", x=float(x), y=float(y), width=float(width), height=float(height), cls=cls, data_t=tip, tabindex=None
-    )
+    return element("rect", x=float(x), y=float(y), width=float(width), height=float(height), cls=cls, data_t=tip)
 
 
-def kinds_key(form: bool = False) -> str:
-    """The legend of the kinds of time."""
+def kinds_key(form: bool = False, thin: Sequence[tuple[str, str]] = ()) -> str:
+    """The legend of the kinds of time, with the class and name of what else is drawn in thin bands."""
     items = []
-    for cls, name in KINDS:
-        drawn = element("rect", x=1, y=1, width=24, height=12, cls=f"k-{cls}")
+    for cls, name in (*KINDS, *thin):
+        narrow = (cls, name) in thin
+        drawn = element("rect", x=1, y=4 if narrow else 1, width=24, height=6 if narrow else 12, cls=f"k-{cls}")
         sample = element("svg", drawn, viewBox="0 0 26 14", width=26, height=14, aria_hidden="true")
         items.append(element("li", sample + element("span", name)))
     if form:
@@ -134,13 +136,23 @@ def wait_matrix(
         if column is None or j % every == 0:
             shown = "other" if column is None else str(column)
             drawn.append(label(50 + (j + 0.5) * size, 30, shown, text_anchor="middle"))
-    for i, rank in enumerate(ranks):
-        if i % every == 0:
-            drawn.append(label(44, 38 + (i + 0.5) * size + 4, rank, text_anchor="end"))
-        for j, column in enumerate(columns):
-            seconds = _waited(waits, rank, column, ranks)
-            drawn.append(_square(50 + j * size, 38 + i * size, size, seconds, largest, names, rank, column))
-    return figure(44 + size * len(ranks), "".join(drawn), title)
+    drawn += [
+        label(44, 38 + (i + 0.5) * size + 4, rank, text_anchor="end") for i, rank in enumerate(ranks) if i % every == 0
+    ]
+    width, height = size * len(columns), size * len(ranks)
+    drawn.append(element("rect", x=50.0, y=38.0, width=width, height=height, cls="none"))
+    pairs = [
+        (_waited(waits, rank, column, ranks), i, j) for i, rank in enumerate(ranks) for j, column in enumerate(columns)
+    ]
+    for seconds, i, j in sorted((pair for pair in pairs if pair[0] > 0), reverse=True)[:MOST_SQUARES]:
+        tip = _waiting(names, ranks[i], columns[j], seconds)
+        drawn.append(_square(50 + j * size, 38 + i * size, size, seconds, largest, tip))
+    return figure(44 + height, "".join(drawn), title)
+
+
+def _waiting(names: Mapping[int, str], rank: int, column: int | None, seconds: float) -> str:
+    other = "another rank, a queue or a sleep" if column is None else names.get(column, f"rank {column}")
+    return f"{names.get(rank, f'rank {rank}')} waited {time_text(seconds)} for {other}"
 
 
 def _waited(
@@ -151,24 +163,18 @@ def _waited(
     return sum(length for (who, other), length in waits.items() if who == rank and other not in ranks)
 
 
-def _square(
-    x: float,
-    y: float,
-    size: float,
-    seconds: float,
-    largest: float,
-    names: Mapping[int, str],
-    rank: int,
-    column: int | None,
-) -> str:
+def _square(x: float, y: float, size: float, seconds: float, largest: float, tip: str) -> str:
     gap = 1.0 if size > 8 else 0.0
-    if seconds <= 0:
-        return element("rect", x=x, y=y, width=size - gap, height=size - gap, cls="none")
-    other = "another rank, a queue or a sleep" if column is None else names.get(column, f"rank {column}")
-    tip = f"{names.get(rank, f'rank {rank}')} waited {time_text(seconds)} for {other}"
     share = seconds / largest
     drawn = element(
-        "rect", x=x, y=y, width=size - gap, height=size - gap, cls="some", fill_opacity=0.15 + 0.85 * share, data_t=tip
+        "rect",
+        x=x,
+        y=y,
+        width=size - gap,
+        height=size - gap,
+        cls="some",
+        fill_opacity=0.2 + 0.8 * min(share, 1.0),
+        data_t=tip,
     )
     if size >= 30:
         factor, name = unit("time", seconds)

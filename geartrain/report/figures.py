@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from geartrain.report.bars import (
+    MOST_SQUARES,
     Bar,
     kinds_key,
     link_bars,
@@ -18,7 +19,7 @@ from geartrain.report.plot import Axis, Series, axis_of, key, line_plot
 from geartrain.report.reading import Object, Point, Run, read_trace
 from geartrain.report.svg import element, text
 from geartrain.report.timeline import rank_names, shown_ranks, timeline
-from geartrain.report.words import Facet
+from geartrain.report.words import Facet, workers_text
 
 MOST_POINTS = 240
 """Points of a loss curve; of a longer one, means over equal numbers of steps."""
@@ -43,12 +44,12 @@ class Looks:
             for name in here
         ]
         counts = [count for count in self.workers if any(run.workers == count for run in runs)]
-        return key(lines, dashes=[(f"{n} worker(s)", self.workers.index(n)) for n in counts] if len(counts) > 1 else [])
+        return key(lines, dashes=[(workers_text(n), self.workers.index(n)) for n in counts] if len(counts) > 1 else [])
 
     def series(self, run: Run, points: Sequence[tuple[float, float]]) -> Series:
         """The line of one run."""
         index = self.strategies.index(run.strategy)
-        name = run.strategy if len(self.workers) == 1 else f"{run.strategy}, {run.workers} worker(s)"
+        name = run.strategy if len(self.workers) == 1 else f"{run.strategy}, {workers_text(run.workers)}"
         dash = self.workers.index(run.workers)
         return Series(name=name, points=points, colour=index, shape=index, dash=dash)
 
@@ -74,7 +75,7 @@ def step_split(facet: Facet) -> str:
     bars = [
         Bar(
             name=run.strategy,
-            suffix=f", {run.workers} worker{'s' if run.workers != 1 else ''}",
+            suffix=f", {workers_text(run.workers)}",
             parts=(max(run.compute, 0.0), max(run.exposed, 0.0), max(run.wait, 0.0)),
             form=run.closed_form,
         )
@@ -93,8 +94,11 @@ def step_split(facet: Facet) -> str:
 def scaling(facet: Facet, looks: Looks) -> str:
     """Step time and throughput against the number of workers, closed forms dashed."""
     title = _titled("Step time against workers", facet)
-    if len({run.workers for run in facet.done}) < 2:
-        return absent(title, "Scaling needs runs with at least two numbers of workers.")
+    counts = {
+        strategy: {run.workers for run in facet.done if run.strategy == strategy} for strategy in looks.strategies
+    }
+    if max(map(len, counts.values())) < 2:
+        return absent(title, "Scaling needs a strategy with at least two numbers of workers.")
     measured, forms = _scaling_series(facet, looks, rate=False)
     how = "Lower is better; where the dashed line leaves the pale one of its colour, run and closed form differ."
     first = _scaling_plot(title, measured, forms, "time of a step", "time", how)
@@ -192,15 +196,11 @@ def run_timeline(run: Run, budget: int) -> str:
     title = f"Timeline of {line.note}"
     bar = '<div class="zoom"></div>'
     how = (
-        "For each rank, the thick band is what it did and the thin one below it the bytes in flight (then its lanes); "
-        "point at a piece for its name and bytes."
+        "For each rank, the thick band is what it did and the thin one below it the bytes in flight, "
+        "with its lanes below that if it has any; point at a piece for its name and bytes."
     )
-    flight = (
-        '<svg viewBox="0 0 26 14" width="26" height="14" aria-hidden="true"><rect x="1" y="4" width="24" height="6" '
-        'class="k-wire"/></svg>'
-    )
-    legend = kinds_key().removesuffix("</ul>") + f"<li>{flight}<span>bytes in flight</span></li></ul>"
-    return card(title, bar + draw(line, title) + legend, how, wide=True)
+    thin = [("wire", "bytes in flight")] + ([("lane", "lanes")] if any(row.lanes for row in line.rows) else [])
+    return card(title, bar + draw(line, title) + kinds_key(thin=thin), how, wide=True)
 
 
 def run_ranks(run: Run) -> str:
@@ -250,4 +250,6 @@ def run_waits(run: Run) -> str:
     ranks = shown_ranks(run.ranks) or sorted({rank for rank, _ in waits})
     body = wait_matrix(waits, ranks, names, title)
     how = "Row waited for column, darker is longer, over the whole run; a dark column is a rank that holds others up."
+    drawn = sum(rank in ranks for rank, _ in waits)
+    how += f" Shown are the {MOST_SQUARES} longest of {drawn} waits." if drawn > MOST_SQUARES else ""
     return card(title, body, how)

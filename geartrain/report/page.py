@@ -29,9 +29,9 @@ from geartrain.report.figures import (
     step_split,
 )
 from geartrain.report.reading import Run, read_runs
-from geartrain.report.svg import element, text
+from geartrain.report.svg import breakable, element, text
 from geartrain.report.table import cells_table
-from geartrain.report.words import about, facets, headline
+from geartrain.report.words import about, facets, headline, workers_text
 
 REPORT = "report.html"
 
@@ -40,6 +40,8 @@ _INTERVALS = 32_000
 
 _EACH = 8_000
 """Intervals in one timeline at most: more would be finer than a screen shows."""
+
+_LONG = 24  # characters of a strategy that fill a line on a phone
 
 _HATCHES = """<svg width="0" height="0" class="hatches" aria-hidden="true"><defs>
 <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
@@ -107,8 +109,8 @@ def _section(title: str, body: str) -> str:
 def _headline(runs: Sequence[Run]) -> str:
     parts = []
     for first, *rest in headline(runs):
-        items = "".join(element("li", text(sentence)) for sentence in rest)
-        parts.append(element("p", text(first), cls="lead") + (element("ul", items) if items else ""))
+        items = "".join(element("li", _sentence(sentence, runs)) for sentence in rest)
+        parts.append(element("p", _sentence(first, runs), cls="lead") + (element("ul", items) if items else ""))
     return "".join(parts)
 
 
@@ -132,13 +134,25 @@ def _ordered(runs: Sequence[Run]) -> list[Run]:
 
 
 def _run(run: Run, index: int, count: int) -> str:
-    name = f"{run.strategy}, {run.cluster}, {run.engine}, {run.workers} worker{'s' if run.workers != 1 else ''}"
     budget = min(_EACH, _INTERVALS // max(count, 1))
     figures = run_timeline(run, budget) + run_ranks(run) + run_waits(run) + run_links(run)
     sentence = str(run.raw.get("sentence") or "")
     words = element("p", text(sentence)) if sentence else ""
-    inside = element("summary", text(name)) + words + element("div", figures, cls="figures")
+    inside = element("summary", _name(run)) + words + element("div", figures, cls="figures")
     return element("details", inside, open="" if index == 0 else None, cls="run")
+
+
+def _name(run: Run) -> str:
+    """Markup: what tells a run from the others."""
+    return breakable(run.strategy) + text(f", {run.cluster}, {run.engine}, {workers_text(run.workers)}")
+
+
+def _sentence(sentence: str, runs: Sequence[Run]) -> str:
+    """Markup: a sentence in which long strategies may be broken."""
+    safe = text(sentence)
+    for strategy in {run.strategy for run in runs if len(run.strategy) > _LONG}:
+        safe = safe.replace(text(strategy), breakable(strategy))
+    return safe
 
 
 def _configurations(runs: Sequence[Run]) -> str:
@@ -150,12 +164,11 @@ def _configurations(runs: Sequence[Run]) -> str:
     same = len(versions) == 1
     parts = [element("p", text(_versions(kept[0])))] if same else []
     for run in kept:
-        name = f"{run.strategy}, {run.cluster}, {run.engine}, {run.workers} worker(s)"
         lines = {"folder": str(run.folder), "config": run.raw.get("config"), "closed_form": _form(run)}
         if not same:
             lines["versions"] = run.raw.get("versions")
         dumped = element("pre", text(json.dumps(plain(lines), indent=1, ensure_ascii=False)))
-        parts.append(element("details", element("summary", text(name)) + dumped))
+        parts.append(element("details", element("summary", _name(run)) + dumped))
     return "".join(parts)
 
 

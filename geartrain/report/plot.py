@@ -11,6 +11,7 @@ from geartrain.report.svg import (
     NUM_COLOURS,
     WIDTH,
     Scale,
+    breakable,
     element,
     figure,
     label,
@@ -102,7 +103,7 @@ def key(series: Sequence[Series], dashes: Sequence[tuple[str, int]] = ()) -> str
         if not one.bare:
             sample += mark(one.shape, 14, 7, f"mark s{one.colour % NUM_COLOURS}")
         drawn = element("svg", sample, viewBox="0 0 28 14", width=28, height=14, aria_hidden="true")
-        items.append(element("li", drawn + element("span", text(one.name))))
+        items.append(element("li", drawn + element("span", breakable(one.name))))
     for name, dash in dashes:
         sample = line([(1, 7), (27, 7)], f"line ink d{dash % 4}")
         drawn = element("svg", sample, viewBox="0 0 28 14", width=28, height=14, aria_hidden="true")

@@ -165,8 +165,9 @@
       button.addEventListener("click", () => zoom(factor, shift));
       bar.append(button);
     }
+    let before = Math.round(svg.getBoundingClientRect().width);
+    if (before) draw();
     if (window.ResizeObserver) {
-      let before = 0;
       new ResizeObserver(() => {
         const now = Math.round(svg.getBoundingClientRect().width);
         if (now && now !== before) { before = now; requestAnimationFrame(() => draw()); }

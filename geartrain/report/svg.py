@@ -24,6 +24,14 @@ def text(value: object) -> str:
     return escape(str(value), quote=True)
 
 
+def breakable(value: str) -> str:
+    """A strategy's text, safe, and free to be broken where its parts join; copied, it is the text alone."""
+    safe = text(value)
+    for joint in "_:,=":
+        safe = safe.replace(joint, joint + "<wbr>")
+    return safe
+
+
 def element(name: str, content: str = "", **attributes: Any) -> str:
     """An element: `_` in a name stands for `-`, `cls` is class, None leaves one out. `content` must be markup."""
     written = []

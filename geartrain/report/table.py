@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from geartrain.record.text import time_text
 from geartrain.report.reading import Run
-from geartrain.report.svg import element, text
+from geartrain.report.svg import breakable, element, text
+from geartrain.report.words import count_text, workers_text
 from geartrain.units import format_size
 
 Column = tuple[str, Callable[[Run], str | None]]
@@ -23,19 +24,6 @@ def _percent(value: float | None, sign: str = "") -> str | None:
     return "0.0%" if float(written[:-1]) == 0 else written
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _breakable(value: str) -> str:
-    """A strategy's text, which may be broken where its parts join if it is long."""
-    if len(value) <= 20:
-        return value.replace(" ", "\u00a0")
-    for joint in "_:,=":
-        value = value.replace(joint, joint + "\u200b")
-    return value
-
-
 def _plain(value: float | None, form: str = ".4g") -> str | None:
     return None if value is None else f"{value:{form}}"
 
@@ -44,11 +32,16 @@ def _part(value: float, run: Run) -> str | None:
     return None if run.step_time is None else _time(value)
 
 
-_TEXTS: tuple[Column, ...] = (
-    ("strategy", lambda run: run.strategy),
-    ("engine", lambda run: run.engine or None),
-    ("cluster", lambda run: run.cluster or None),
-)
+_PLACES: tuple[Column, ...] = (("engine", lambda run: run.engine or None), ("cluster", lambda run: run.cluster or None))
+
+
+def _columns(runs: Sequence[Run]) -> list[Column]:
+    """The strategy, where it ran, then numbers; a place that all runs share goes to the end, out of the way."""
+    places = {name: len({value(run) for run in runs}) > 1 for name, value in _PLACES}
+    metric = next((run.metric_name for run in runs if run.metric is not None), "metric")
+    first = [column for column in _PLACES if places[column[0]]]
+    last = [column for column in _PLACES if not places[column[0]]]
+    return [("strategy", lambda run: run.strategy), *first, *_numbers(metric), *last]
 
 
 def _numbers(metric: str) -> tuple[Column, ...]:
@@ -58,7 +51,7 @@ def _numbers(metric: str) -> tuple[Column, ...]:
         ("compute", lambda run: _part(run.compute, run)),
         ("exposed comm.", lambda run: _part(run.exposed, run)),
         ("wait", lambda run: _part(run.wait, run)),
-        ("samples per\u00a0s", lambda run: None if run.throughput is None else _count(run.throughput)),
+        ("samples per\u00a0s", lambda run: None if run.throughput is None else count_text(run.throughput)),
         ("efficiency", lambda run: _percent(run.efficiency)),
         ("sent per worker", lambda run: None if run.bytes_sent is None else format_size(run.bytes_sent)),
         ("messages", lambda run: _plain(run.messages)),
@@ -81,18 +74,16 @@ _ABSENT = {
 
 def cells_table(runs: Sequence[Run]) -> str:
     """A row per cell. Columns that no cell fills are left out, with a word why below."""
-    metric = next((run.metric_name for run in runs if run.metric is not None), "metric")
-    columns = [*_TEXTS, *_numbers(metric)]
+    columns = _columns(runs)
+    classes = [None if name in ("strategy", "engine", "cluster") else "n" for name, _ in columns]
     values = [[value(run) for _, value in columns] for run in runs]
     filled = [any(row[j] is not None for row in values) for j in range(len(columns))]
     head = "".join(
-        element("th", text(name), scope="col", cls=None if j < len(_TEXTS) else "n")
-        for j, (name, _) in enumerate(columns)
-        if filled[j]
+        element("th", text(name), scope="col", cls=classes[j]) for j, (name, _) in enumerate(columns) if filled[j]
     )
     rows = []
     for run, row in zip(runs, values, strict=True):
-        cells = [_cell(j, value) for j, value in enumerate(row) if filled[j]]
+        cells = [_cell(j, value, classes[j]) for j, value in enumerate(row) if filled[j]]
         rows.append(element("tr", "".join(cells), cls="failed" if run.error else None))
     table = element("table", element("thead", element("tr", head)) + element("tbody", "".join(rows)))
     words = [
@@ -104,10 +95,10 @@ def cells_table(runs: Sequence[Run]) -> str:
     return element("div", table, cls="scroll", tabindex=0) + absent + failures(runs)
 
 
-def _cell(j: int, value: str | None) -> str:
+def _cell(j: int, value: str | None, cls: str | None) -> str:
     if j == 0:
-        return element("th", text(_breakable(value or "")), scope="row")
-    return element("td", text("–" if value is None else value), cls=None if j < len(_TEXTS) else "n")
+        return element("th", breakable(value or ""), scope="row")
+    return element("td", text("–" if value is None else value), cls=cls)
 
 
 def failures(runs: Sequence[Run]) -> str:
@@ -115,7 +106,7 @@ def failures(runs: Sequence[Run]) -> str:
     cells: dict[str, list[str]] = {}
     for run in runs:
         if run.error:
-            cells.setdefault(run.error, []).append(f"{run.strategy} on {run.cluster}, {run.workers} worker(s)")
+            cells.setdefault(run.error, []).append(f"{run.strategy} on {run.cluster}, {workers_text(run.workers)}")
     items = [
         element("li", element("b", text("; ".join(names))) + element("pre", text(error)))
         for error, names in cells.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from geartrain.units import format_size
 
 _CLEAR = 0.05
 """Speeds closer than this share are called equal, and so is a closed form."""
+
+_NAMED = 3  # strategies that a sentence names at most
 
 _BOUND = 0.5
 """A kind of time with more than this share of the step bounds it."""
@@ -27,6 +30,11 @@ class Facet:
     def done(self) -> list[Run]:
         """Those that have a step time."""
         return [run for run in self.runs if run.step_time]
+
+    @property
+    def rivals(self) -> list[Run]:
+        """Those that went to their end, which is what a verdict may be on."""
+        return [run for run in self.done if not run.error]
 
 
 def facets(runs: Sequence[Run]) -> list[Facet]:
@@ -60,23 +68,24 @@ def about(runs: Sequence[Run]) -> str:
 
 def headline(runs: Sequence[Run]) -> list[list[str]]:
     """Groups of sentences, the most important first in each: one for every facet, then what concerns all runs."""
-    groups = [_contest(facet) for facet in facets(runs) if facet.done] or [["No run came far enough to compare."]]
+    groups = [_contest(facet) for facet in facets(runs) if facet.rivals] or [["No run came far enough to compare."]]
     groups[-1] += [sentence for sentence in (_failures(runs), _agreement(runs)) if sentence]
     return groups
 
 
 def _contest(facet: Facet) -> list[str]:
     """The winner at the largest number of workers, its lead, what bounds it, and who reaches the target first."""
-    most = max(run.workers for run in facet.done)
-    rivals = sorted((run for run in facet.done if run.workers == most), key=_pace)
-    first, where = rivals[0], f"On {facet.title or rivals[0].cluster or 'this machine'} with {_workers(most)}"
+    most = max(run.workers for run in facet.rivals)
+    rivals = sorted((run for run in facet.rivals if run.workers == most), key=_pace)
+    first, where = rivals[0], f"On {facet.title or rivals[0].cluster or 'this machine'} with {workers_text(most)}"
     speed = f"{time_text(first.step_time or 0.0)} a step" + _rate(first)
     equals = [run for run in rivals[1:] if _pace(run) < (1 + _CLEAR) * _pace(first)]
     slower = [run for run in rivals[1:] if run not in equals]
     if len(rivals) == 1:
         sentences = [f"{where}, {first.strategy} takes {speed}."]
     elif equals:
-        names = " and ".join(run.strategy for run in equals)
+        names = " and ".join(run.strategy for run in equals[:_NAMED])
+        names += f" and {len(equals) - _NAMED} more" if len(equals) > _NAMED else ""
         sentences = [f"{where}, {first.strategy} is fastest with {speed}, with no clear lead over {names}."]
     else:
         sentences = [f"{where}, {first.strategy} wins with {speed}."]
@@ -87,7 +96,7 @@ def _contest(facet: Facet) -> list[str]:
     if reached:
         best = min(reached, key=lambda run: run.time_to_target or 0.0)
         sentences.append(
-            f"{best.strategy} with {_workers(best.workers)} is the first at the target, "
+            f"{best.strategy} with {workers_text(best.workers)} is the first at the target, "
             f"after {time_text(best.time_to_target or 0.0)}; {len(reached)} of {len(facet.runs)} runs reach it."
         )
     return sentences
@@ -99,14 +108,16 @@ def _pace(run: Run) -> float:
 
 
 def _rate(run: Run) -> str:
-    return f" ({_count(run.throughput)} samples per second)" if run.throughput else ""
+    return f" ({count_text(run.throughput)} samples per second)" if run.throughput else ""
 
 
-def _count(value: float) -> str:
+def count_text(value: float) -> str:
+    """A count or rate for people: whole from a hundred on, with commas."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _workers(count: int) -> str:
+def workers_text(count: int) -> str:
+    """`1 worker`, `4 workers`."""
     return "1 worker" if count == 1 else f"{count} workers"
 
 
@@ -151,9 +162,9 @@ def _failures(runs: Sequence[Run]) -> str:
     failed = [run for run in runs if run.error]
     if not failed:
         return ""
-    names = "; ".join(f"{run.strategy} on {run.cluster} with {_workers(run.workers)}" for run in failed[:4])
-    more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
-    return f"{len(failed)} of {len(runs)} runs failed or ended early: {names}{more} (reasons below the table)."
+    counts = Counter(run.strategy for run in failed)
+    names = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counts.items())
+    return f"{len(failed)} of {len(runs)} runs failed or ended early: {names} (reasons below the table)."
 
 
 def _agreement(runs: Sequence[Run]) -> str:
@@ -163,5 +174,5 @@ def _agreement(runs: Sequence[Run]) -> str:
     worst, run = max(known, key=lambda pair: pair[0])
     if worst < 0.0005:
         return "All step times equal their closed forms to within 0.05 %."
-    name = f"{run.strategy}, {run.engine}, {run.cluster}, {_workers(run.workers)}"
+    name = f"{run.strategy}, {run.engine}, {run.cluster}, {workers_text(run.workers)}"
     return f"Step times differ from their closed forms by at most {worst:.1%} ({name})."

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from geartrain.report.bars import Bar, link_bars, note_on_links, split_bars, wait_matrix
+from geartrain.report.bars import MOST_SQUARES, Bar, link_bars, note_on_links, split_bars, wait_matrix
 from geartrain.report.figures import MOST_POINTS, Looks, losses, scaling, step_split, thinned
 from geartrain.report.plot import Axis, Series, axis_of, embedded, line_plot
 from geartrain.report.reading import Point, read_runs
@@ -85,9 +85,17 @@ def test_long_names_are_cut_but_keep_their_number():
 def test_wait_matrix_is_darkest_where_most_was_waited():
     waits = {(0, 1): 2.0, (1, 0): 1.0, (1, None): 0.5}
     drawn = wait_matrix(waits, [0, 1], {0: "rank 0", 1: "rank 1 (server)"}, "t")
-    assert re.findall(r'fill-opacity="([\d.]+)"', drawn) == ["1", "0.57", "0.36"]
+    assert re.findall(r'fill-opacity="([\d.]+)"', drawn) == ["1", "0.6", "0.4"]
     assert "rank 0 waited 2 s for rank 1 (server)" in drawn
     assert "rank 1 (server) waited 500 ms for another rank, a queue or a sleep" in drawn
+
+
+def test_a_dense_matrix_keeps_its_longest_waits():
+    waits = {(i, j): float(64 * i + j) for i in range(64) for j in range(64) if i != j}
+    drawn = wait_matrix(waits, list(range(64)), {}, "t")
+    assert drawn.count("data-t") == MOST_SQUARES
+    assert "rank 63 waited 68.23 min for rank 62" in drawn
+    assert "rank 0 waited" not in drawn
 
 
 def test_busiest_links_first_and_a_word_on_the_rest():
@@ -122,5 +130,5 @@ def test_figures_of_a_grid(tmp_path):
 def test_what_cannot_be_drawn_says_why(tmp_path):
     runs = read_runs([write_run(tmp_path, record_of(2, steps=1))])
     (facet,), looks = facets(runs), Looks.of(runs)
-    assert "at least two numbers of workers" in scaling(facet, looks)
+    assert "a strategy with at least two numbers of workers" in scaling(facet, looks)
     assert "recorded no loss" in losses(facet, looks)

@@ -17,7 +17,7 @@ EVIL = 'x:note=<img src=x onerror="alert(1)">\'&</script>'
 class Page(HTMLParser):
     """Collects tags and checks that they are closed in order."""
 
-    VOID = frozenset({"meta", "br", "img", "link", "input"})
+    VOID = frozenset({"meta", "br", "img", "wbr", "link", "input"})
 
     def __init__(self, text):
         super().__init__()
@@ -61,7 +61,7 @@ def test_text_of_the_user_is_text(grid):
     text = report_html(read_runs([grid]))
     page = Page(text)
     assert "<img" not in text
-    assert EVIL in "".join(page.texts).replace("\u200b", "")
+    assert EVIL in "".join(page.texts)
     assert sum(tag == "script" for tag, _ in page.tags) == text.count("<script")
 
 

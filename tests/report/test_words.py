@@ -49,6 +49,16 @@ def test_equal_speeds_have_no_winner():
     assert "with no clear lead over ring" in first
 
 
+def test_of_many_equals_three_are_named():
+    equals = [replace(FAST, strategy=f"s{i}") for i in range(6)]
+    assert "no clear lead over s0 and s1 and s2 and 3 more." in words(FAST, *equals)[0]
+
+
+def test_a_run_that_was_cut_short_cannot_win():
+    cut = replace(FAST, strategy="ring", step_time=0.001, error="interrupted")
+    assert words(SLOW, cut)[0].startswith("On ethernet-1g with 4 workers, parameter_server takes 30 ms a step")
+
+
 def test_another_batch_is_compared_by_the_sample():
     double = replace(FAST, strategy="large", batch=400, step_time=0.020)
     first, lead, *_ = words(FAST, double)
@@ -74,9 +84,8 @@ def test_who_reaches_the_target_first():
 
 def test_failures_are_told():
     lost = replace(FAST, strategy="ring", step_time=None, error="RankFailed")
-    assert "1 of 2 runs failed or ended early: ring on ethernet-1g with 4 workers (reasons below the table)." in words(
-        FAST, lost
-    )
+    assert "1 of 2 runs failed or ended early: ring (reasons below the table)." in words(FAST, lost)
+    assert "2 of 3 runs failed or ended early: ring (2 times) (reasons below the table)." in words(FAST, lost, lost)
 
 
 def test_nothing_to_compare():
