@@ -17,9 +17,10 @@
   function show(text, event) {
     tip.textContent = text;
     tip.style.display = "block";
+    tip.style.left = "0"; // else the edge of the screen would fold the text before it is measured
     const box = tip.getBoundingClientRect();
     const below = event.clientY + 16 + box.height < innerHeight;
-    tip.style.left = Math.max(4, Math.min(event.clientX + 12, innerWidth - box.width - 6)) + "px";
+    tip.style.left = Math.max(4, Math.min(event.clientX + 12, document.documentElement.clientWidth - box.width - 6)) + "px";
     tip.style.top = (below ? event.clientY + 16 : Math.max(4, event.clientY - box.height - 12)) + "px";
   }
 
@@ -138,11 +139,14 @@
       let items = row.bands[which], found = under(items, moment, 1.5 / scale);
       if (!found.length && which) { items = row.bands[0]; found = under(items, moment, 1.5 / scale); }
       const at = under(row.bands[3], moment, 0).map((j) => data.tips[row.bands[3][j + 3]]).join(", ");
-      const lines = found.map((j) => {
-        const name = NAMES[items[j + 2]], what = data.tips[items[j + 3]];
-        const prefix = what === name || items[j + 2] > 2 ? "" : name + ": ";
-        return `${prefix}${what} (${written(items[j + 1] / 1e9, "time")})`;
-      });
+      const told = (band) => (j) => {
+        const name = NAMES[band[j + 2]], what = data.tips[band[j + 3]];
+        const prefix = what === name || band[j + 2] > 3 ? "" : name + ": ";
+        return `${prefix}${what} (${written(band[j + 1] / 1e9, "time")})`;
+      };
+      const lines = found.map(told(items));
+      // What a rank did says no bytes; what was in flight meanwhile does.
+      if (items === row.bands[0]) lines.push(...under(row.bands[1], moment, 0).slice(0, 2).map(told(row.bands[1])));
       show([row.name + (at ? ", " + at : ""), ...lines, "at " + written(moment / 1e9, "time")].join("\n"), event);
     });
 

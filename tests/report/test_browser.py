@@ -1,7 +1,8 @@
 """The page in a real browser without a window: nothing is complained about, nothing sticks out, pointing answers.
 
-The page is copied with a script at its end that points at things and writes what it saw into the page; the browser is
-asked for the page as it stands then. Without a browser the tests are skipped, and say so.
+The page is copied with a script at its end that points at things and tells what it saw to a page around it, which
+frames it as wide as a desk's or a phone's screen (a window cannot be made as narrow as a phone). Without a browser the
+tests are skipped, and say so.
 """
 
 import json
@@ -51,6 +52,7 @@ addEventListener("load", () => setTimeout(() => {
   // The run with 64 ranks is shown first: three steps of 7 ms, of which 0 to 4 is compute and 5 to 7 in flight.
   const at = (moment) => (64 + moment / 21 * (unit() - 72)) / unit();
   seen.compute = point(timeline, at(2), 26);
+  seen.exposed = point(timeline, at(6), 26);
   seen.wire = point(timeline, at(6), 30.5);
   const plot = document.querySelector(".plot"), mark = plot.querySelector(".mark").getBoundingClientRect();
   const left = plot.getBoundingClientRect();
@@ -67,9 +69,14 @@ addEventListener("load", () => setTimeout(() => {
   seen.opened = !document.querySelector("details:not([open])");
   dispatchEvent(new Event("afterprint"));
   seen.folded = document.querySelectorAll("details:not([open])").length > 0;
-  document.body.dataset.seen = JSON.stringify(seen);
+  seen.inside = tip.getBoundingClientRect().right <= innerWidth;
+  parent.postMessage(JSON.stringify(seen), "*");
 }, 300));
 </script>"""
+
+
+FRAME = """<!doctype html><body><iframe src="page.html" style="width: {width}px; height: 1300px; border: 0"></iframe>
+<script>addEventListener("message", (event) => {{ document.body.dataset.seen = event.data; }});</script></body>"""
 
 
 def browse(page, tmp_path, *flags):
@@ -93,13 +100,16 @@ def folder(tmp_path_factory):
 def test_nothing_sticks_out_and_pointing_answers(folder, tmp_path, width):
     page = tmp_path / "page.html"
     page.write_text(write_report(folder).read_text().replace("</body>", PROBE + "</body>"))
-    dom, complaints = browse(page, tmp_path, f"--window-size={width},1400", "--dump-dom")
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(width=width))
+    dom, complaints = browse(frame, tmp_path, "--window-size=1400,1400", "--dump-dom")
     assert complaints == []
     found = re.search(r'data-seen="([^"]*)"', dom)
     assert found, dom[-2000:]
     seen = json.loads(unescape(found[1]))
-    assert seen["width"] <= 0
+    assert seen["width"] <= 0 and seen["inside"]
     assert "compute" in seen["compute"] and "rank 0" in seen["compute"]
+    assert "exposed communication: all_reduce" in seen["exposed"] and "sends 1 kB" in seen["exposed"]
     assert "all_reduce" in seen["wire"] and "sends 1 kB" in seen["wire"]
     assert "synchronous" in seen["plot"] and "workers: 2" in seen["plot"]
     assert "compute" in seen["bar"]
