@@ -40,6 +40,7 @@ def attach(
     *,
     accumulate: int = 1,
     batch_weight: Callable[[], float] | None = None,
+    skip_unused: bool = False,
 ) -> Iterator[Optimizer]:
     """Let the workers train `model` together inside this block; the loop in it stays as it is.
 
@@ -57,6 +58,8 @@ def attach(
         accumulate: how many backwards make a step; only the last of them exchanges.
         batch_weight: this worker's share of the global batch, asked in the last backward of each step. The shares of a
             step add up to 1. Wanted where local batches differ in size: 1 / W weighs them alike.
+        skip_unused: a parameter that no worker used in a step keeps None as its gradient, so that the optimizer leaves
+            it alone, at the price of an all-reduce of a byte per parameter tensor; otherwise its gradient is zero.
 
     Yields:
         The optimizer to step with: the loop's own, or one that shows it, for strategies that own the step.
@@ -65,7 +68,7 @@ def attach(
     Each `optimizer.step()` ends a step of the record, so such a loop does not mark steps itself.
 
     Not for: sparse gradients, a model that is wrapped for parallel training already, an optimizer that steps inside
-    backward. A parameter that no worker used gets a gradient of zero. Batch-norm statistics stay local.
+    backward. Batch-norm statistics stay local.
 
     Example:
         with attach(parse("synchronous"), model, optimizer, ctx) as optimizer:
@@ -77,7 +80,7 @@ def attach(
     Raises StrategyError where they do not fit.
     """
     share = batch_weight or (lambda: 1 / ctx.num_workers)
-    loop = Loop(model, optimizer, accumulate, share)
+    loop = Loop(model, optimizer, accumulate, share, skip_unused)
     _check(strategy, loop, ctx)
     check_same(strategy, loop, ctx)
     share_first(model, ctx)
@@ -167,6 +170,7 @@ class _Points:
         self._handles: list[Any] = []
         self._missing: set[int] = set()  # parameters without a gradient so far in the running backward
         self._numbers: set[int] = set()  # of the running backward and those nested in it
+        self._outer: int | None = None  # the one of them that is not nested
         self._running = False
         self._backwards = 0  # since the last exchange, the running one included
         self._exchanged = False  # since the last step
@@ -208,10 +212,10 @@ class _Points:
             self._backwards += 1
             self._missing = set(self._known)
             self._numbers.clear()
+            self._outer = None
         number = backward_number()
         if number not in self._numbers:
-            self._numbers.add(number)
-            at_end_of_backward(self._backward_ended)
+            self._see(number)
         last = self._backwards >= self._loop.accumulate
         if last and id(parameter) not in self._missing:
             raise RunError(
@@ -222,6 +226,20 @@ class _Points:
             )
         self._missing.discard(id(parameter))
         self._attachment.arrived(parameter, last=last)
+
+    def _see(self, number: int) -> None:
+        """A backward, or one nested in it, has reached its first parameter."""
+        if not in_nested_backward():
+            if self._outer is not None and self._ctx.num_workers > 1:
+                raise RunError(
+                    "a backward broke off with an error, and this is another one: what of its gradients the other "
+                    "workers have is not known.\n  leave the block after such an error, and attach again",
+                    rank=self._ctx.rank,
+                    step=self._step,
+                )
+            self._outer = number
+        self._numbers.add(number)
+        at_end_of_backward(self._backward_ended)
 
     def _backward_ended(self) -> None:
         # A re-entrant checkpoint runs a backward inside another one; at its end others may still come.

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -35,12 +37,14 @@ class Loop:
         optimizer: the loop's own.
         accumulate: how many backwards make a step.
         share: this worker's weight in the mean over the workers, asked once a step, in its last backward.
+        skip_unused: a parameter that no worker used keeps None as its gradient.
     """
 
     model: nn.Module
     optimizer: Optimizer
     accumulate: int
     share: Callable[[], float]
+    skip_unused: bool
 
 
 class Attachment:
@@ -123,15 +127,26 @@ class GradientAttachment(Attachment):
         loop: whose gradients.
         layouts: what lies in which bucket.
         exchange: sums a bucket over the workers.
+        workers: the group of the workers, for telling each other what was used.
         overlap: start a bucket as soon as its gradients are there.
     """
 
-    def __init__(self, loop: Loop, layouts: Sequence[Layout], exchange: BucketExchange, *, overlap: bool) -> None:
-        self._share, self._exchange, self._overlap = loop.share, exchange, overlap
+    def __init__(
+        self,
+        loop: Loop,
+        layouts: Sequence[Layout],
+        exchange: BucketExchange,
+        workers: dist.ProcessGroup,
+        *,
+        overlap: bool,
+    ) -> None:
+        self._share, self._skip_unused = loop.share, loop.skip_unused
+        self._exchange, self._workers, self._overlap = exchange, workers, overlap
         self._open, self._weight = False, 1.0
-        before = [(parameter, parameter.grad) for layout in layouts for parameter in layout.parameters]
+        self._parameters = [parameter for layout in layouts for parameter in layout.parameters]
+        before = [parameter.grad for parameter in self._parameters]
         self._buckets = GradientBuckets(layouts, self._start, overlap=False)
-        for parameter, gradient in before:
+        for parameter, gradient in zip(self._parameters, before, strict=True):
             parameter.grad = gradient
 
     def arrived(self, parameter: nn.Parameter, *, last: bool) -> None:
@@ -142,10 +157,21 @@ class GradientAttachment(Attachment):
 
     def gradients_ready(self) -> None:
         self._begin()
+        used = [parameter.grad is not None for parameter in self._parameters]
         self._buckets.adopt_all()
         self._buckets.flush()
+        if self._skip_unused:
+            self._forget_unused(used)
         self._exchange.wait()
         self._open = False
+
+    def _forget_unused(self, used: Sequence[bool]) -> None:
+        device = self._parameters[0].device
+        anywhere = torch.tensor(used, dtype=torch.uint8, device=device)
+        dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=self._workers)
+        for parameter, flag in zip(self._parameters, anywhere.tolist(), strict=True):
+            if not flag:
+                parameter.grad = None
 
     def _begin(self) -> None:
         if not self._open:

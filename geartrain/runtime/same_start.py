@@ -20,7 +20,7 @@ _TOGETHER = 25 * 2**20  # bytes that travel as one; chosen
 
 def check_same(strategy: Strategy, loop: Loop, ctx: Context) -> None:
     """Refuse workers that would not make the same calls: another strategy, accumulation or kind of model."""
-    lines = [str(strategy), str(loop.accumulate)]
+    lines = [str(strategy), f"{loop.accumulate} {loop.skip_unused}"]
     lines += [f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in loop.model.named_parameters()]
     lines += [f"{name} {tuple(b.shape)} {b.dtype}" for name, b in loop.model.named_buffers()]
     if ctx.num_workers == 1 or ctx.meta:
@@ -33,7 +33,7 @@ def check_same(strategy: Strategy, loop: Loop, ctx: Context) -> None:
     if others:
         raise StrategyError(
             f"worker(s) {', '.join(map(str, others))} attach something else than worker 0: another strategy, "
-            "accumulate, or a model with other names, shapes, types or frozen parts.\n"
+            "accumulate or skip_unused, or a model with other names, shapes, types or frozen parts.\n"
             f"  here, on worker {ctx.rank}: {strategy}, accumulate={loop.accumulate}, {len(lines) - 2} tensors, "
             f"{sum(tensor.numel() for tensor in _tensors(loop.model)):,} elements"
         )

@@ -93,7 +93,7 @@ class Synchronous(Strategy):
         if ctx.num_workers == 1:
             return Alone()
         layouts = bucket_layouts(trainable(loop.model), self.bucket_size)
-        return GradientAttachment(loop, layouts, _Sum(self, ctx), overlap=self.overlap)
+        return GradientAttachment(loop, layouts, _Sum(self, ctx), ctx.workers, overlap=self.overlap)
 
     def limits(self) -> Sequence[Limit]:
         return (

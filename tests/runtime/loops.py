@@ -13,8 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 import geartrain
+from geartrain.cluster.load import load_cluster
+from geartrain.engines.simulated import SimulatedEngine
 from geartrain.runtime.context import Context
 from geartrain.strategies import parse
+
+CLUSTER = load_cluster("ethernet-10g")
+BUCKETS = "synchronous:bucket_size=64B"
 
 
 class Net(nn.Module):
@@ -73,12 +78,13 @@ class Train:
     keep: bool = False
     adam: bool = False
     weighted: bool = False
+    skip_unused: bool = False
     detour: Callable[[int, int], bool] = always
 
     def __call__(self, ctx: Context) -> dict[str, Any]:
         torch.manual_seed(ctx.rank)  # others than worker 0 begin with other weights, which must not matter
         model = Net().to(self.dtype)
-        wrapped = DistributedDataParallel(model, bucket_cap_mb=1e-4) if self.strategy == "ddp" else model
+        wrapped = self.wrapped(model)
         optimizer = self.optimizer(model)
         names = list(model.state_dict())
         norms: list[float] = []
@@ -100,6 +106,11 @@ class Train:
             "rates": [group["lr"] for group in optimizer.param_groups],
         }
 
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        if self.strategy != "ddp":
+            return model
+        return DistributedDataParallel(model, bucket_cap_mb=1e-4, find_unused_parameters=self.skip_unused)
+
     def optimizer(self, model: Net) -> torch.optim.Optimizer:
         head = [*model.last.parameters()]
         body = [p for p in model.parameters() if p.requires_grad and not any(p is h for h in head)]
@@ -110,7 +121,15 @@ class Train:
         if self.strategy in ("ddp", "none"):
             return contextlib.nullcontext(optimizer)
         weight = (lambda: share(ctx.rank, ctx.num_workers)) if self.weighted else None
-        return geartrain.attach(parse(self.strategy), model, optimizer, ctx, accumulate=self.micro, batch_weight=weight)
+        return geartrain.attach(
+            parse(self.strategy),
+            model,
+            optimizer,
+            ctx,
+            accumulate=self.micro,
+            batch_weight=weight,
+            skip_unused=self.skip_unused,
+        )
 
     def step(self, ctx: Context, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> float:
         optimizer.zero_grad(set_to_none=not self.keep)
@@ -137,3 +156,19 @@ def hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """How many hooks there are."""
     on_parameters = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
     return on_parameters + len(optimizer._optimizer_step_pre_hooks) + len(optimizer._optimizer_step_post_hooks)
+
+
+def small(ctx: Context) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A layer whose gradients can be told beforehand: those of its sum are the sum of the inputs."""
+    torch.manual_seed(ctx.rank)
+    model = nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.5)
+
+
+def inputs_of(ctx: Context) -> Tensor:
+    return torch.full((2, 3), ctx.rank + 1.0)
+
+
+def run(main: Callable[[Context], Any], workers: int = 2) -> list[Any]:
+    """What each simulated worker returned."""
+    return SimulatedEngine().run(main, CLUSTER, workers=workers).results
