@@ -459,7 +459,10 @@ def register_backend(name: str, create: Callable[[GroupRequest], dist.ProcessGro
             size = options.group_size
             ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
             request = GroupRequest(options.store, options.group_rank, size, options.timeout, options.group_id, ranks)
-            return create(request)
+            group = create(request)
+            if isinstance(group, PythonGroup):
+                group.given_name = request.name  # `destroy_process_group` asks for it when the tables know it no more
+            return group
 
         dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu", "cuda"])
 
@@ -597,8 +600,8 @@ def without_dispatch() -> AbstractContextManager[None]:
 
 
 def in_backward() -> bool:
-    """Whether the calling thread is inside a running backward."""
-    return bool(torch._C._current_graph_task_id() != -1)
+    """Whether the calling thread is in a node of a running backward or a hook of one, not in a callback at its end."""
+    return torch._C._current_graph_task_id() != -1 and torch._C._current_autograd_node() is not None
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
