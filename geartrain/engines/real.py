@@ -196,6 +196,7 @@ class _Function:
             seed=self.seed,
             nodes=self.nodes,
             make_group=make_group,
+            make_store=lambda name: prefixed(_store(rank), name),
             fail=rank.fail,
             on_step=rank.on_step,
         )

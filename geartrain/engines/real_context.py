@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from geartrain.engines.recorder import Recorder
+from geartrain.engines.upkeep_real import RealUpkeep
+from geartrain.errors import ConfigurationError
 from geartrain.record.log import Span, StepMark
 from geartrain.runtime.context import Context, Lane, Pending, Queue, Receiver
 from geartrain.runtime.seeding import stream_seed
@@ -112,6 +114,10 @@ class RealLane(Lane):
         return self._ended
 
 
+def _no_store(name: str) -> Any:
+    raise ConfigurationError("a script's own loop has no ledger; only a `Training` needs one")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankSettings:
     """Which rank this is, and what the engine lends it.
@@ -120,6 +126,7 @@ class RankSettings:
         rank, world_size, num_workers, role, device, seed, nodes: see `Context`.
         make_group: (name, ranks) -> a group of these ranks of all, entered into the tables; None if this rank is not
             one of them.
+        make_store: a part of the run's store by its name, over a connection of its own; a `Training` needs it.
         fail: ends the rank because of an error, from any lane; does not return.
         on_step: is told the step that begins.
     """
@@ -134,6 +141,7 @@ class RankSettings:
     make_group: Callable[[str, Sequence[int]], dist.ProcessGroup | None]
     fail: Callable[[BaseException], None]
     on_step: Callable[[int], None]
+    make_store: Callable[[str], Any] = _no_store
 
 
 class RealContext(Context):
@@ -158,6 +166,7 @@ class RealContext(Context):
         self.fail, self.changed, self.leaving = settings.fail, threading.Condition(), False
         self._settings = settings
         self._rngs: dict[str, torch.Generator] = {}
+        self.upkeep = RealUpkeep(self, recorder, self._rngs, settings.make_store)
         self._shared: dict[str, Tensor] = {}
         self._lanes: list[RealLane] = []
         self._num_groups = 0

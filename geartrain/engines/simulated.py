@@ -14,6 +14,7 @@ from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Cluster
 from geartrain.cost.compute import ComputeModel
 from geartrain.engines.base import Engine
+from geartrain.engines.upkeep_simulated import SimulatedUpkeep
 from geartrain.record.log import RunRecord, Span, StepMark
 from geartrain.runtime.context import Context, Lane, Pending, Queue
 from geartrain.runtime.seeding import stream_seed
@@ -108,6 +109,7 @@ class SimulatedContext(Context):
         self.clock = _Clock(self)
         self.trace = _Trace(self)
         self._generators: dict[str, torch.Generator] = {}
+        self.upkeep = SimulatedUpkeep(self, self._fabric, self._state.log, self._generators, ranks.pacer(rank))
         self._shared: dict[str, torch.Tensor] = {}
         self._changed = Event("anything to become ready")
         self._num_groups = 0

@@ -15,6 +15,7 @@ from geartrain.cost.compute import Work
 class _State(threading.local):
     listener: Callable[[Work], None] | None = None
     paused: bool = False
+    insisted: bool = False
 
 
 _state = _State()
@@ -39,8 +40,18 @@ def paused() -> bool:
 @contextmanager
 def uncharged() -> Iterator[None]:
     """What runs inside costs no virtual time, e.g. evaluation."""
-    before, _state.paused = _state.paused, True
+    before, _state.paused = _state.paused, not _state.insisted
     try:
         yield
     finally:
         _state.paused = before
+
+
+@contextmanager
+def charged() -> Iterator[None]:
+    """What runs inside is charged even where it says itself that it is not."""
+    before, _state.insisted = _state.insisted, True
+    try:
+        yield
+    finally:
+        _state.insisted = before

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.distributed as dist
 
+from geartrain.runtime.upkeep import Upkeep
+
 Role = str
 """`"worker"`, or the name of a service, e.g. `"server"`."""
 
@@ -124,6 +126,7 @@ class Context(ABC):
         nodes: the machine of each rank of `everyone`: ranks with the same number share one. As the cluster says, also
             where a real run has them all on one host, so that the same algorithm runs on every engine.
         meta: True when tensors have shapes but no numbers (`device` is then the meta device).
+        upkeep: for who looks after the run; strategies leave it alone.
     """
 
     rank: int
@@ -138,6 +141,7 @@ class Context(ABC):
     meta: bool
     clock: Clock
     trace: Trace
+    upkeep: Upkeep
 
     @abstractmethod
     def rng(self, purpose: str) -> torch.Generator:

@@ -106,6 +106,29 @@ class ShardUpdate:
         self.optimizer.load_state_dict(state)
 
 
+def regroup_even(updates: Sequence[dict[str, Any] | None], index: int, num_shards: int) -> dict[str, Any]:
+    """The optimizer state of one of `num_shards` even shards, from the states of all shards of another number.
+
+    What an element-wise optimizer keeps for each element is joined and cut anew; what it keeps once (a count of steps)
+    is the same for all.
+
+    Args:
+        updates: `ShardUpdate.state_dict()` of all shards in order; None of one without elements.
+    """
+    there = [update for update in updates if update is not None]
+    kept: dict[str, Any] = {}
+    for name, value in there[0]["state"].get(0, {}).items():
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            kept[name] = value
+            continue
+        if value.dim() != 1:
+            raise StrategyError(f"{name!r}, which the optimizer keeps, is not one number for each element of a shard")
+        whole = torch.cat([update["state"][0][name] for update in there])
+        cuts = even_cuts(whole.numel(), num_shards)
+        kept[name] = whole[cuts[index] : cuts[index + 1]].clone()
+    return {**there[0], "state": {0: kept} if kept else {}}
+
+
 def _cut(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
     """The tensors of these shapes that lie one after another in a flat one."""
     parts = flat.split([shape.numel() for shape in shapes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cost.terms import Cost
@@ -46,6 +46,7 @@ class Needs:
         data_dependent: what goes on the wire, or when, depends on the numbers (so it cannot run on shapes alone).
         attachable: can be put into an unchanged training loop.
         ordered_model: needs the task's `cuts()`.
+        regroups: the state is that of one model, so that another number of workers can go on from it, see `regroup`.
     """
 
     any_source: bool = False
@@ -53,6 +54,7 @@ class Needs:
     data_dependent: bool = False
     attachable: bool = False
     ordered_model: bool = False
+    regroups: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,13 @@ class Strategy(ABC):
 
     def limits(self) -> Sequence[Limit]:
         return ()
+
+    def regroup(self, states: Sequence[dict[str, Any]], rank: int, num_workers: int) -> dict[str, Any]:
+        """The state for worker `rank` of `num_workers`, from what another number of workers saved.
+
+        For strategies whose `needs` say `regroups`; a service takes the state of the service in its place.
+
+        Args:
+            states: the workers' `state_dict`s, in rank order; each is read from its file when it is looked at.
+        """
+        raise StrategyError(f"{self.name} cannot go on with {num_workers} workers from a state of {len(states)}")

@@ -52,11 +52,19 @@ class Batches(Protocol):
 
 
 class Task(ABC):
-    """What is trained. All factories are deterministic: the same seed gives the same model on every rank and engine."""
+    """What is trained. All factories are deterministic: the same seed gives the same model on every rank and engine.
+
+    Attributes:
+        name: as on the command line.
+        source: where the data comes from.
+        sample_kind: what samples are, in the plural.
+        falling: names of metrics of which less is better.
+    """
 
     name: ClassVar[str]
     source: ClassVar[str]
     sample_kind: ClassVar[str] = "samples"
+    falling: ClassVar[frozenset[str]] = frozenset({"bits_per_byte", "error", "loss", "perplexity"})
 
     @abstractmethod
     def model(self, seed: int) -> nn.Module:

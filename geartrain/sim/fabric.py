@@ -75,6 +75,7 @@ class Fabric:
         self.channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
         self.ranks: list[RankState] = []
         self.num_messages = 0
+        self.pages: dict[str, Any] = {}  # what ranks tell each other beside the run, by the name of the ledger
         self._plans: dict[tuple[Any, ...], Plan] = {}
 
     def plan(self, kind: str, ranks: tuple[int, ...], nbytes: int, element_size: int, root: int) -> Plan:

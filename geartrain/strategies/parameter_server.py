@@ -73,7 +73,7 @@ class ParameterServer(Strategy):
 
     name: ClassVar[str] = "parameter_server"
     paper: ClassVar[Paper] = PS_P2P_RING
-    needs: ClassVar[Needs] = Needs(lanes=True)
+    needs: ClassVar[Needs] = Needs(lanes=True, regroups=True)
 
     servers: int = 1
     placement: Literal["own", "colocated"] = "own"
@@ -109,6 +109,9 @@ class ParameterServer(Strategy):
             Limit(ParameterServer(servers=2, shard="tensors", overlap=True), "equals", Synchronous()),
             Limit(ParameterServer(), "equals", Single(), num_workers=1),
         )
+
+    def regroup(self, states: Sequence[dict[str, Any]], rank: int, num_workers: int) -> dict[str, Any]:
+        return states[0]
 
     def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
         self._check_services(place)
@@ -237,7 +240,7 @@ class _Server(Service):
     """Holds one shard: waits for all workers, sums in rank order, updates, sends the new values to all."""
 
     def __init__(self, strategy: ParameterServer, ctx: Context, task: Task) -> None:
-        self._ctx, self._index = ctx, ctx.rank - ctx.num_workers
+        self._ctx, self._index, self._step = ctx, ctx.rank - ctx.num_workers, 0
         model = task.model(ctx.seed).to(ctx.device)
         layout = shard_layout(model, strategy.servers, strategy.shard)
         part = layout.slices()[self._index]
@@ -261,13 +264,11 @@ class _Server(Service):
         wait_all([work for w, end in enumerate(ends) for work in post_recv(end, w, self._control, _END)])
 
     def _serve(self) -> None:
-        step = 0
         while True:
-            self._serve_step(step)
-            step += 1
+            self._serve_step()
 
-    def _serve_step(self, step: int) -> None:
-        ctx = self._ctx
+    def _serve_step(self) -> None:
+        ctx, step = self._ctx, self._step
         assert self._update is not None, "a server without parameters does not serve"
         pushes = [
             work
@@ -278,16 +279,19 @@ class _Server(Service):
         ctx.mark_step(step, "begin")
         add_in_order(self._gradients, into=0)
         self._update.apply()
+        self._step += 1  # before the workers hear of it: then the state is that after the step
         wait_all(
             [work for worker in range(ctx.num_workers) for work in post_send(self._shard, worker, ctx.everyone, _PULL)]
         )
         ctx.mark_step(step, "end")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"shard": self._shard, "update": self._update.state_dict() if self._update else None}
+        update = self._update.state_dict() if self._update else None
+        return {"shard": self._shard, "update": update, "step": self._step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._shard.copy_(state["shard"])
+        self._step = state["step"]
         if self._update is not None:
             self._update.load_state_dict(state["update"])
 

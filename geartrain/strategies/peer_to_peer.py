@@ -27,7 +27,7 @@ from geartrain.cost.terms import Cost, Traffic
 from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import GradientBuckets, flat_parameters, trainable
 from geartrain.runtime.context import Context
-from geartrain.runtime.shards import ShardUpdate, add_in_order, shard_layout, shard_sizes
+from geartrain.runtime.shards import ShardUpdate, add_in_order, regroup_even, shard_layout, shard_sizes
 from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
 from geartrain.runtime.worker import Batches, StepResult, Task, Worker
 from geartrain.strategies import closed_forms
@@ -70,7 +70,7 @@ class PeerToPeer(Strategy):
 
     name: ClassVar[str] = "peer_to_peer"
     paper: ClassVar[Paper] = PS_P2P_RING
-    needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = Needs(regroups=True)
 
     kind: Literal["sharded", "broadcast"] = "sharded"
     sends: Literal["one_at_a_time", "all_at_once"] = "one_at_a_time"
@@ -95,6 +95,13 @@ class PeerToPeer(Strategy):
             Limit(PeerToPeer(), "equals", Single(), num_workers=1),
             Limit(PeerToPeer(kind="broadcast"), "equals", Single(), num_workers=1),
         )
+
+    def regroup(self, states: Sequence[dict[str, Any]], rank: int, num_workers: int) -> dict[str, Any]:
+        if self.kind == "broadcast":
+            return states[0]
+        found = list(states)
+        update = regroup_even([state["update"] for state in found], rank, num_workers)
+        return {"model": found[0]["model"], "update": update}
 
     def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
         if self.kind == "sharded":

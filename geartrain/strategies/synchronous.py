@@ -74,7 +74,7 @@ class Synchronous(Strategy):
 
     name: ClassVar[str] = "synchronous"
     paper: ClassVar[Paper] = PS_P2P_RING
-    needs: ClassVar[Needs] = Needs(lanes=True, attachable=True)
+    needs: ClassVar[Needs] = Needs(lanes=True, attachable=True, regroups=True)
 
     overlap: bool = True
     bucket_size: Size | None = 25 * 2**20
@@ -102,6 +102,9 @@ class Synchronous(Strategy):
             Limit(Synchronous(exchange="ring", overlap=False), "equals", Synchronous()),
             Limit(Synchronous(), "equals", Single(), num_workers=1),
         )
+
+    def regroup(self, states: Sequence[dict[str, Any]], rank: int, num_workers: int) -> dict[str, Any]:
+        return states[0]
 
     def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
         compute = closed_forms.slowest(workload, place, batch)

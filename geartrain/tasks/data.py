@@ -87,8 +87,13 @@ class DealtBatches(Batches):
         return {"next_batch": self._next_batch, "next_sample": self._next_sample, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken; TaskError if it belongs to another share, batch size or order."""
+        """Go on where the state was taken; TaskError if it belongs to another share, batch size or order.
+
+        A place in the global batches is the same for any number of workers; one in the own stream is a worker's own.
+        """
         mine = self._identity()
+        if not state.get("next_sample"):
+            del mine["rank"], mine["num_workers"]
         if different := [
             f"{key} {state.get(key)!r}, here {mine[key]!r}" for key in mine if state.get(key) != mine[key]
         ]:
