@@ -614,6 +614,12 @@ def backward_number() -> int:
     return int(torch._C._current_graph_task_id())
 
 
+def gradient_hooks(parameter: Tensor) -> Sequence[Callable[[Tensor], None]]:
+    """What `register_post_accumulate_grad_hook` has registered, in order."""
+    hooks: Any = parameter._post_accumulate_grad_hooks
+    return tuple(hooks.values()) if hooks else ()
+
+
 def in_nested_backward() -> bool:
     """Whether the running backward was started by an autograd function in Python, as re-entrant checkpoints do."""
     frame = inspect.currentframe()

@@ -15,6 +15,7 @@ from geartrain.cluster.placement import Pace
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel, Work
 from geartrain.runtime import charging
+from geartrain.runtime.charging import Works
 from geartrain.runtime.opcost import FREE, OpCosts
 from geartrain.sim.kernel import Activity, Kernel, Stopped
 from geartrain.torch_private import DispatchMode, FakeTensor
@@ -44,15 +45,6 @@ class Pacer:
             factor *= pace.straggler.factor
         self.slowness = factor / pace.speed
 
-    def state(self) -> tuple[Any, float]:
-        """Where the stream stands and what was drawn last."""
-        return self._random.getstate(), self.slowness
-
-    def load_state(self, state: tuple[Any, float]) -> None:
-        """Go on where `state` was taken."""
-        random_state, self.slowness = state
-        self._random.setstate(random_state)
-
 
 class Prices:
     """Seconds of work on one device, looked up once per distinct work; shared by all ranks with such a device."""
@@ -61,6 +53,7 @@ class Prices:
         self._model, self._device = model, device
         self._known: dict[Work, float] = {}
         self._by_identity: dict[int, tuple[Work, float]] = {}
+        self._lists: dict[Works, tuple[float, ...]] = {}
 
     def of(self, work: Work) -> float:
         # The cost cache hands out the same object for the same operation: its identity is the quick key, and the entry
@@ -74,6 +67,12 @@ class Prices:
                 return seconds
             entry = self._by_identity[id(work)] = (work, seconds)
         return entry[1]
+
+    def of_all(self, works: Works) -> tuple[float, ...]:
+        seconds = self._lists.get(works)
+        if seconds is None:
+            seconds = self._lists[works] = tuple(map(self.of, works.items))
+        return seconds
 
 
 class ChargeMode(DispatchMode):
@@ -100,4 +99,13 @@ class ChargeMode(DispatchMode):
         if self._kernel.stopping:
             raise Stopped
         self._activity.now += self._prices.of(work) * self._pacer.slowness
+        self._activity.polls = 0
+
+    def charge_all(self, works: Works) -> None:
+        if self._kernel.stopping:
+            raise Stopped
+        now, slowness = self._activity.now, self._pacer.slowness
+        for seconds in self._prices.of_all(works):
+            now += seconds * slowness  # one by one, to the same last bit as with `charge`
+        self._activity.now = now
         self._activity.polls = 0

@@ -40,13 +40,21 @@ class Seen(DispatchMode):
         return out
 
 
+class Account:
+    """Work as a rank would be charged for it."""
+
+    def __init__(self, events):
+        self.charge = events.append
+        self.charge_all = lambda works: events.extend(works.items)
+
+
 def events_of_a_step(task, num_workers=1, batch=8):
     """Charges and gradients of the second step, in order, and the work of operations, of which there should be none."""
     events, model = [], task.model(0)
     optimizer, batches = task.optimizer(model.parameters()), task.batches(0, num_workers, batch, 0)
     for name, p in model.named_parameters():
         p.register_post_accumulate_grad_hook(lambda p, name=name: events.append(name))
-    charging.listen(events.append)
+    charging.listen(Account(events))
     try:
         for _ in range(2):
             events.clear()
