@@ -45,6 +45,15 @@ class Pacer:
             factor *= pace.straggler.factor
         self.slowness = factor / pace.speed
 
+    def state(self) -> tuple[Any, float]:
+        """Where the stream stands and what was drawn last."""
+        return self._random.getstate(), self.slowness
+
+    def load_state(self, state: tuple[Any, float]) -> None:
+        """Go on where `state` was taken."""
+        random_state, self.slowness = state
+        self._random.setstate(random_state)
+
 
 class Prices:
     """Seconds of work on one device, looked up once per distinct work; shared by all ranks with such a device."""

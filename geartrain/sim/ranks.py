@@ -130,6 +130,10 @@ class Ranks:
             prices = self._prices[device.name] = Prices(self._compute, device)
         return ChargeMode(self.fabric.kernel, activity, self._costs, prices, self._pacers[rank])
 
+    def pacer(self, rank: int) -> Pacer:
+        """What says how fast a rank computes now."""
+        return self._pacers[rank]
+
     def new_step(self, rank: int) -> None:
         """A step of this rank begins: its jitter is drawn anew."""
         self._pacers[rank].draw()
