@@ -1,0 +1,1 @@
+"""Networks that are really there: namespaces joined by shaped links on one machine, and processes inside them."""
