@@ -39,8 +39,8 @@ from torch._C._distributed_c10d import (
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
-    Store,
 )
+from torch._C._distributed_c10d import Store as Store
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch.autograd.function import BackwardCFunction
 from torch.distributed import distributed_c10d

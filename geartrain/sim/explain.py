@@ -1,8 +1,9 @@
-"""Why a simulated run cannot go on: for every rank what it waits for, where it stands in its own program, and the likely cause."""
+"""Why a simulated run cannot go on: what each rank waits for, where its own program stands, and the likely cause."""
 
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import sysconfig
 import traceback
@@ -12,25 +13,20 @@ from types import FrameType
 
 import torch
 
-import geartrain
 from geartrain.errors import CollectiveMismatch, DeadlockError, GeartrainError, RankFailed, RunError, ScriptError
 from geartrain.sim.fabric import Fabric, ranks_text
 from geartrain.sim.kernel import Activity
 from geartrain.sim.meeting import Meeting, Message
-from geartrain.units import format_time
+from geartrain.units import format_size, format_time
 
-_LIBRARIES = tuple(
-    str(Path(place).resolve())
-    for place in {
-        Path(torch.__file__).parent,
-        Path(geartrain.__file__).parent,
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-    }
-)
-_OURS = str(Path(geartrain.__file__).resolve().parent)
+_OURS = str(Path(__file__).resolve().parents[1])
 _MACHINERY = tuple(str(Path(_OURS) / part) for part in ("sim", "engines", "torch_private.py", "runtime/context.py"))
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = (
+    _OURS + os.sep,
+    *(str(Path(place).resolve()) + os.sep for place in (Path(torch.__file__).parent, _PATHS["stdlib"])),
+    *(str(Path(_PATHS[place]).resolve()) + os.sep for place in ("purelib", "platlib")),
+)
 
 
 class Explainer:
@@ -44,14 +40,17 @@ class Explainer:
             return self._stuck()
         if error is None:
             return ScriptError(
-                f"rank {activity.rank} waits for something outside the simulated world, which the virtual clock cannot see: "
-                f"a thread, a lock, a process, a socket or input\n{_where_text(activity)}\n"
+                f"rank {activity.rank} waits for something outside the simulated world, which the virtual clock "
+                f"cannot see: a thread, a lock, a process, a socket or input\n{_where_text(activity)}\n"
                 "  change:  leave it out under `geartrain simulate`, or start second activities with ctx.spawn"
             )
         if isinstance(error, KeyboardInterrupt):
             return error
         if isinstance(error, CollectiveMismatch):
-            return CollectiveMismatch(f"{error}\n{self._places()}", rank=activity.rank, step=_step(activity))
+            text = f"{error}\n{self._places(activity, error)}"
+            cause = self._likely_mismatch(activity)
+            text += f"\n  likely:  {cause}" if cause else ""
+            return CollectiveMismatch(text, rank=activity.rank, step=_step(activity))
         if isinstance(error, GeartrainError):
             if isinstance(error, RunError) and error.rank is None:
                 error.rank, error.step = activity.rank, _step(activity)
@@ -70,14 +69,15 @@ class Explainer:
         awaited = [rank for rank in ended if any(rank in _awaited(a) for a in self._waiting())]
         if awaited:
             return RankFailed(
-                f"{ranks_text(awaited)} ended while others wait for it (t = {format_time(self.fabric.kernel.now)})\n"
+                f"{ranks_text(awaited)} ended while others wait for {'it' if len(awaited) == 1 else 'them'} "
+                f"(t = {_time(self.fabric.kernel.now)})\n"
                 f"{self._places()}\n"
-                f"  likely:  the program of {ranks_text(awaited)} returned or exited before the others were done with it; "
-                "all ranks must make the same calls",
+                f"  likely:  the program of {ranks_text(awaited)} returned or exited before the others were done with "
+                f"{'it' if len(awaited) == 1 else 'them'}; all ranks must make the same calls",
                 rank=awaited[0],
             )
         return DeadlockError(
-            f"no rank can continue at t = {format_time(self.fabric.kernel.now)}\n"
+            f"no rank can continue at t = {_time(self.fabric.kernel.now)}\n"
             f"{self._places()}\n  likely:  {self._likely()}"
         )
 
@@ -87,63 +87,102 @@ class Explainer:
     def _ended_early(self) -> list[int]:
         return [a.rank for a in self.fabric.kernel.activities if not a.name and a.ended.done]
 
-    def _places(self, most: int = 32) -> str:
-        """One line per rank and lane; ranks that stand at the same place are told together."""
-        grouped: dict[str, list[Activity]] = {}
+    def _places(self, raised: Activity | None = None, error: BaseException | None = None, most: int = 32) -> str:
+        """One line per rank and lane, and where it stands; ranks that stand at the same place are told together.
+
+        Args:
+            raised: the activity that raised `error`, whose own frames are gone: its place is in the traceback.
+            most: places that are listed.
+        """
+        grouped: dict[tuple[str, str], list[Activity]] = {}
         for activity in self.fabric.kernel.activities:
-            if activity.daemon:
+            if activity is raised and error is not None:
+                text = f"raised this\n{_text_of(_traced(error), 3)}"
+            elif activity.daemon:
                 continue
-            if activity.ended.done:
+            elif activity.ended.done:
                 text = "has ended"
             elif activity.waits_for is not None:
-                text = f"waits in {activity.waits_for}\n{_where_text(activity)}"
+                text = f"in {activity.waits_for}\n{_where_text(activity)}"
             else:
                 text = f"can continue\n{_where_text(activity)}"
-            grouped.setdefault(text, []).append(activity)
+            grouped.setdefault((activity.name, text), []).append(activity)
         lines = []
-        for text, activities in list(grouped.items())[:most]:
-            names = sorted({a.name for a in activities})
-            lane = f" lane {', '.join(names)}" if names != [""] else ""
-            lines.append(f"  {ranks_text([a.rank for a in activities])}{lane}  {text}")
+        for (name, text), activities in list(grouped.items())[:most]:
+            ranks = [a.rank for a in activities]
+            verb = "" if not text.startswith("in ") else f"{_verb(ranks, 'waits', 'wait')} "
+            if text == "has ended":
+                text = _verb(ranks, "has ended", "have ended")
+            lines.append(f"  {ranks_text(ranks)}{f' lane {name}' if name else ''}  {verb}{text}")
         if len(grouped) > most:
             lines.append(f"  ... and {len(grouped) - most} more places")
         return "\n".join(lines)
 
     def _likely(self) -> str:
+        """The likely cause of a deadlock."""
         waiting = self._waiting()
-        cycle = _cycle({a.rank: _awaited(a) for a in waiting if not a.name})
-        meetings = [m for a in waiting if (m := _meeting(a)) is not None and m.missing()]
+        meetings = [meeting for a in waiting if (meeting := _meeting(a)) is not None and meeting.missing()]
         if meetings:
             first = min(meetings, key=lambda m: m.sequence)
-            absent = first.missing()
+            absent, entered = first.missing(), first.entered()
             return (
                 f"{ranks_text(absent)} skipped {first.signature[0]} #{first.sequence} of group {first.channel.name}, "
-                f"or made its calls in another order; {ranks_text(first.entered())} wait{'s' * (len(first.entered()) == 1)} in it"
+                f"or {_verb(absent, 'makes', 'make')} calls in another order; {ranks_text(entered)} "
+                f"{_verb(entered, 'waits', 'wait')} in it"
             )
+        cycle = _cycle({a.rank: _awaited(a) for a in waiting if not a.name})
         if cycle:
             chain = " -> ".join(f"rank {rank}" for rank in [*cycle, cycle[0]])
             return (
-                f"a cycle of waits: {chain}; a blocking send or recv waits for its other end: order the calls so that one "
-                "side sends while the other receives, or use isend/irecv or batch_isend_irecv"
+                f"a cycle of waits: {chain}; a blocking send or recv waits for its other end: order the calls so that "
+                "one side sends while the other receives, or use isend/irecv or batch_isend_irecv"
             )
-        messages = [m for a in waiting if (m := _message(a)) is not None and not m.matched]
+        messages = [message for a in waiting if (message := _message(a)) is not None and not message.matched]
         if messages:
             return f"{messages[0].done}: its other end is never posted (another tag, group or peer, or none at all)"
         return "each waits for something that no rank is going to do"
 
+    def _likely_mismatch(self, activity: Activity) -> str:
+        """The likely cause of a collective that is not the same on all ranks; empty for a message that does not fit."""
+        given = activity.state.rank.log.ops[-1]
+        channel = self.fabric.channels.get((given.key[0], given.peers))
+        meeting = channel.meetings.get(given.key[2]) if channel is not None and given.key[1] == "c" else None
+        if meeting is None:
+            return ""
+        mine, others, expected = f"rank {activity.rank}", ranks_text(meeting.entered()), meeting.ops[0]
+        if given.kind == expected.kind:
+            if given.size != expected.size:
+                return (
+                    f"{mine} brings a tensor of another size than {others} ({format_size(given.size)}, not "
+                    f"{format_size(expected.size)}): a smaller last batch, or another shape of the model"
+                )
+            return f"{mine} asks for another reduction, root or type than {others}"
+        past = [(op.kind, op.size) for op in activity.state.rank.log.ops if op.key[:2] == given.key[:2]][:-1]
+        following = _continued(past)
+        now, instead = (given.kind, given.size), (expected.kind, expected.size)
+        if following[:1] == [instead]:
+            if now in following:
+                return f"{mine} skipped {expected.kind} #{expected.key[2]}"
+            return f"{mine} added {given.kind} #{given.key[2]}, which earlier rounds do not have"
+        if following[:1] == [now]:
+            verb = "skipped" if instead in following else "did not make"
+            return f"{others} {verb} {given.kind} #{given.key[2]}, which earlier rounds have here"
+        return (
+            f"{mine} left out {expected.kind} #{expected.key[2]}, or {others} left out {given.kind} #{given.key[2]}, "
+            "as a condition that not all ranks share does"
+        )
+
     # --- a rank raised ----------------------------------------------------------------------------------------------
 
     def _raised(self, error: BaseException, activity: Activity) -> str:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
-        frames = frames or list(traceback.extract_tb(error.__traceback__))[-1:]
-        place = "\n".join(f"    {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-3:])
-        return f"rank {activity.rank} raised {type(error).__name__}: {error}\n{place}"
+        lane = f", lane {activity.name}," if activity.name else ""
+        return f"rank {activity.rank}{lane} raised {type(error).__name__}: {error}\n{_text_of(_traced(error), 3)}"
 
 
 def advice(error: BaseException) -> str:
     """What to change in a script that asked for what a simulated run cannot give, or nothing."""
     text = str(error)
-    if "CUDA" in text or "NVIDIA" in text or "cuda" in text and "not" in text:
+    if "CUDA" in text or "NVIDIA" in text or ("cuda" in text and "not" in text):
         return (
             "  this host has no CUDA, and a simulated run computes on the CPU\n"
             '  change:  device = torch.device("cuda" if torch.cuda.is_available() else "cpu"), and use .to(device) '
@@ -154,8 +193,14 @@ def advice(error: BaseException) -> str:
     return ""
 
 
+def _traced(error: BaseException) -> Sequence[tuple[str, int, str]]:
+    """Where an error was raised, as `where` tells it."""
+    frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    return [f for f in frames if is_users(f[0])] or _outside_machinery(frames)
+
+
 def where(activity: Activity) -> Sequence[tuple[str, int, str]]:
-    """(file, line, function) of a thread's frames in the user's own files, innermost last; else its innermost of ours."""
+    """(file, line, function) of a thread's frames in the user's own files, innermost last; else our innermost."""
     return _places(sys._current_frames().get(activity.thread.ident or 0))
 
 
@@ -173,6 +218,11 @@ def _places(frame: FrameType | None) -> Sequence[tuple[str, int, str]]:
     users = [f for f in frames if is_users(f[0])]
     if users:
         return users
+    return _outside_machinery(frames)
+
+
+def _outside_machinery(frames: Sequence[tuple[str, int, str]]) -> Sequence[tuple[str, int, str]]:
+    """The innermost frame of the package that is not of the simulator itself."""
     ours = [f for f in frames if _resolved(f[0]).startswith(_OURS) and not _resolved(f[0]).startswith(_MACHINERY)]
     return ours[-1:] or frames[-1:]
 
@@ -227,6 +277,22 @@ def _awaited(activity: Activity) -> list[int]:
         return meeting.missing()
     if message is not None and message.peer is not None and not message.matched:
         return [message.channel.ranks[message.peer]]
+    return []
+
+
+def _time(now: float) -> str:
+    return format_time(now) if now else "0 s"
+
+
+def _verb(ranks: Sequence[int], one: str, several: str) -> str:
+    return one if len(ranks) == 1 else several
+
+
+def _continued(past: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """What comes next, for one round, if the last round of calls was made at least twice; else nothing."""
+    for period in range(1, len(past) // 2 + 1):
+        if past[-period:] == past[-2 * period : -period]:
+            return list(past[-period:])
     return []
 
 

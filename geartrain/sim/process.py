@@ -1,12 +1,13 @@
 """What a rank of a simulated script sees as its own process: environment, clock, output, `__main__`, random states.
 
-Everything here is put in place for the length of a run (`process_of_ranks`) and looks up the rank of the calling thread;
-threads that are not ranks see the real thing.
+Everything here is put in place for the length of a run (`process_of_ranks`) and looks up the rank of the calling
+thread; threads that are not ranks see the real thing.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 import multiprocessing.process
 import os
 import random
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+import torch
 import torch.multiprocessing
 import torch.utils.data
 
@@ -43,7 +45,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-# --- environment and output ---------------------------------------------------------------------------------------------
+# --- environment and output -------------------------------------------------------------------------------------------
 
 
 class Environment(MutableMapping[str, str]):
@@ -82,6 +84,15 @@ class Environment(MutableMapping[str, str]):
     def copy(self) -> dict[str, str]:
         return dict(self._mine())
 
+    def __or__(self, other: Mapping[str, str]) -> dict[str, str]:
+        return {**self._mine(), **other}
+
+    def __ror__(self, other: Mapping[str, str]) -> dict[str, str]:
+        return {**other, **self._mine()}
+
+    def __repr__(self) -> str:
+        return f"environ({dict(self._mine())!r})"
+
 
 class RankOutput:
     """A text stream that puts the rank before each line; a line is written when it is complete."""
@@ -113,7 +124,7 @@ class RankOutput:
         return getattr(self._stream, name)
 
 
-# --- the clock ----------------------------------------------------------------------------------------------------------
+# --- the clock --------------------------------------------------------------------------------------------------------
 
 
 def _virtual(read: Callable[[], Any], base: float, scale: int | None) -> Callable[[], Any]:
@@ -121,8 +132,8 @@ def _virtual(read: Callable[[], Any], base: float, scale: int | None) -> Callabl
         activity = current_activity()
         if activity is None:
             return read()
-        now = base + activity.state.fabric.kernel.read_clock()
-        return now if scale is None else int(now * scale)
+        now = activity.state.fabric.kernel.read_clock()
+        return base + now if scale is None else int(base) * scale + int(now * scale)
 
     clock.__name__ = read.__name__
     clock.__doc__ = read.__doc__
@@ -149,12 +160,15 @@ _CLOCKS: dict[str, tuple[float, int | None]] = {
     "monotonic": (0.0, None),
     "monotonic_ns": (0.0, 10**9),
     "process_time": (0.0, None),
+    "process_time_ns": (0.0, 10**9),
+    "thread_time": (0.0, None),
+    "thread_time_ns": (0.0, 10**9),
 }
 
 
 @contextmanager
 def virtual_clock(is_users: Callable[[types.ModuleType], bool]) -> Iterator[None]:
-    """`time.time`, `sleep` and the like read and pass virtual time in ranks, also where a user's module holds them by name."""
+    """`time.time`, `sleep` and the like are virtual in ranks, also where a user's module holds them by name."""
     virtual: dict[Any, Any] = {
         getattr(time, name): _virtual(getattr(time, name), *arguments) for name, arguments in _CLOCKS.items()
     }
@@ -168,7 +182,7 @@ def virtual_clock(is_users: Callable[[types.ModuleType], bool]) -> Iterator[None
         yield
 
 
-# --- what cannot be had -------------------------------------------------------------------------------------------------
+# --- what cannot be had -----------------------------------------------------------------------------------------------
 
 
 def _refused(function: Callable[..., Any], what: str, change: str) -> Callable[..., Any]:
@@ -204,6 +218,17 @@ def _inline_loader(init: Callable[..., None]) -> Callable[..., None]:
     return inline
 
 
+def _leave(leave: Callable[[int], None]) -> Callable[[int], None]:
+    """`os._exit` of a rank ends the rank, not the process that all ranks share."""
+
+    def exit_rank(status: int) -> None:
+        if current_activity() is None:
+            leave(status)
+        raise SystemExit(status)
+
+    return exit_rank
+
+
 @contextmanager
 def _refusals() -> Iterator[None]:
     one_program = (
@@ -212,7 +237,7 @@ def _refusals() -> Iterator[None]:
     no_process = "do the work in the rank itself"
     process: Any = multiprocessing.process.BaseProcess
     with ExitStack() as stack:
-        for module in (torch.multiprocessing, torch.multiprocessing.spawn):
+        for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
             for name in ("spawn", "start_processes"):
                 function = getattr(module, name, None)
                 if inspect.isfunction(function):
@@ -221,12 +246,13 @@ def _refusals() -> Iterator[None]:
                     )
         stack.enter_context(replaced(process, "start", _refused(process.start, "starts a process", no_process)))
         stack.enter_context(replaced(os, "fork", _refused(os.fork, "forks", no_process)))
+        stack.enter_context(replaced(os, "_exit", _leave(os._exit)))
         loader: Any = torch.utils.data.DataLoader
         stack.enter_context(replaced(loader, "__init__", _inline_loader(loader.__init__)))
         yield
 
 
-# --- swapped with the baton ---------------------------------------------------------------------------------------------
+# --- swapped with the baton -------------------------------------------------------------------------------------------
 
 
 class PythonRandom:
@@ -287,7 +313,26 @@ class MainModule:
         return module
 
 
-# --- all together -------------------------------------------------------------------------------------------------------
+@contextmanager
+def _defaults_restored() -> Iterator[None]:
+    """What scripts set for their process, and would now set for ours: defaults of torch, folder, log, warnings."""
+    dtype, folder = torch.get_default_dtype(), os.getcwd()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
+        os.chdir(folder)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+# --- all together -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -311,6 +356,7 @@ def process_of_ranks(
     folder = str(script.parent)
     outputs = [RankOutput(sys.stdout), RankOutput(sys.stderr)] if len(environments) > 1 else []
     with ExitStack() as stack:
+        stack.enter_context(_defaults_restored())
         stack.enter_context(replaced(sys, "path", [folder, *sys.path]))
         stack.enter_context(replaced(sys, "excepthook", sys.excepthook))
         stack.enter_context(replaced(os, "environ", Environment(os.environ, environments)))

@@ -10,11 +10,12 @@ import torch.distributed as dist
 
 from geartrain.sim.fabric import Fabric
 from geartrain.sim.kernel import Event
+from geartrain.torch_private import Store
 
 _DEFAULT = timedelta(minutes=5)
 
 
-class SimulatedStore(dist.Store):
+class SimulatedStore(Store):
     """Shared by all ranks of a run; reading and writing take no virtual time.
 
     Args:
