@@ -1,4 +1,7 @@
-"""A 1F1B pipeline of torch.distributed.pipelining. Knows nothing of geartrain: `torchrun --nproc-per-node 4 examples/pipeline_1f1b.py`."""
+"""A 1F1B pipeline of torch.distributed.pipelining. Knows nothing of geartrain.
+
+Run it by `torchrun --nproc-per-node 4 examples/pipeline_1f1b.py`.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,7 @@
-"""Tensor parallel by DeviceMesh and DTensor. Knows nothing of geartrain: `torchrun --nproc-per-node 4 examples/tensor_parallel.py`."""
+"""Tensor parallel by DeviceMesh and DTensor. Knows nothing of geartrain.
+
+Run it by `torchrun --nproc-per-node 4 examples/tensor_parallel.py`.
+"""
 
 import torch
 import torch.distributed as dist

@@ -182,7 +182,7 @@ class Explainer:
 def advice(error: BaseException) -> str:
     """What to change in a script that asked for what a simulated run cannot give, or nothing."""
     text = str(error)
-    if "CUDA" in text or "NVIDIA" in text or ("cuda" in text and "not" in text):
+    if "CUDA" in text or "NVIDIA" in text or ("cuda" in text and ("not" in text or "no attribute" in text)):
         return (
             "  this host has no CUDA, and a simulated run computes on the CPU\n"
             '  change:  device = torch.device("cuda" if torch.cuda.is_available() else "cpu"), and use .to(device) '

@@ -323,6 +323,8 @@ def _defaults_restored() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     try:
         with warnings.catch_warnings():
+            # Any backend may be asked for by name; that this build of PyTorch lacks it is of no consequence here.
+            warnings.filterwarnings("ignore", "Attempted to get default timeout for nccl backend")
             yield
     finally:
         torch.set_default_dtype(dtype)
