@@ -30,20 +30,12 @@ def backward(task: Task, model: nn.Module, batch: Batch, buckets: GradientBucket
     """
     buckets.begin()
     loss = task.loss(model, batch)
-    _poison(witness, loss.detach())
+    # loss - loss is 0, or NaN where the loss is NaN or infinite. It goes, without a look at the number, into the
+    # gradient element that `is_poisoned` looks at, so all workers stop in the same step; no message is needed for it.
+    buckets.taint(witness, loss.detach() - loss.detach())
     loss.backward(gradient=torch.full_like(loss, batch.weight))
     buckets.flush()
     return loss.detach()
-
-
-def _poison(witness: nn.Parameter, loss: Tensor) -> None:
-    """Make a loss that is not finite spread to all workers with the gradients, so that all stop in the same step.
-
-    loss - loss is 0, or NaN where the loss is NaN or infinite; it goes, without a look at the number, into the gradient
-    element that `is_poisoned` looks at. No message is needed beside those that travel anyway.
-    """
-    assert witness.grad is not None, "buckets give every trainable parameter a gradient"
-    witness.grad.view(-1)[0] = loss - loss
 
 
 def is_poisoned(witness: nn.Parameter) -> bool:

@@ -1,23 +1,25 @@
-"""Flat gradient buckets: gradients are written straight into the tensors that travel.
+"""Flat gradient buckets: gradients live in the tensors that travel.
 
-The parameters of a `Layout` lie one after another in one flat tensor, which is cut into buckets. Every `p.grad` is a
-view into
-that tensor, so autograd adds into it in place and nothing is packed or unpacked: the flat tensors are the one extra
-    copy of the
-gradients. A bucket is handed over when the gradients of all parameters that reach into it are there, counted by
-post-accumulate hooks; what never got a gradient (an unused parameter) is zero and goes at the end of backward.
+The parameters of a `Layout` lie one after another in one flat tensor, which is cut into buckets. As soon as autograd
+has made a gradient it is moved into its place there, and `p.grad` is a view of that place from then on: the flat
+tensors are the one extra copy of the gradients, and nothing is packed or unpacked later. (Zeroing the flat tensors and
+letting autograd add into them would touch every gradient twice as often.) A bucket is handed over when the gradients of
+all parameters that reach into it are there, counted by post-accumulate hooks; what never got a gradient (an unused
+parameter) is zero and goes at the end of backward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from geartrain.errors import RunError
+from geartrain.runtime.motion import copy
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ def even_cuts(numel: int, count: int) -> tuple[int, ...]:
 def deal(sizes: Sequence[int], kinds: Sequence[Hashable], limit: int | None) -> list[list[int]]:
     """Deal tensors to buckets in reverse order: backward makes the gradients of the last ones first.
 
-    A bucket holds one kind (data type and device) and at most `limit` bytes, or a single tensor that is larger; None is
-    no limit. Unlike DDP's, the first bucket is no smaller than the others.
+    A bucket holds one kind (data type and device) and is closed as soon as it holds `limit` bytes or more, as in DDP: a
+    rule that never exceeds the limit would leave a small bucket behind every large tensor. None is no limit. Unlike
+    DDP's, the first bucket is no smaller than the others.
 
     Args:
         sizes: bytes of each tensor.
@@ -87,12 +90,11 @@ def deal(sizes: Sequence[int], kinds: Sequence[Hashable], limit: int | None) -> 
     current: dict[Hashable, tuple[list[int], int]] = {}
     for index in reversed(range(len(sizes))):
         bucket, filled = current.get(kinds[index], ([], 0))
-        if bucket and limit is not None and filled + sizes[index] > limit:
-            bucket, filled = [], 0
         if not bucket:
             buckets.append(bucket)
         bucket.append(index)
-        current[kinds[index]] = (bucket, filled + sizes[index])
+        filled += sizes[index]
+        current[kinds[index]] = ([], 0) if limit is not None and filled >= limit else (bucket, filled)
     return buckets
 
 
@@ -142,6 +144,7 @@ class GradientBuckets:
         self.flats: list[Tensor] = []
         self.buckets: list[Bucket] = []
         self._places: dict[nn.Parameter, _Place] = {}
+        self._taint: tuple[nn.Parameter, Tensor] | None = None
         for layout in layouts:
             self._lay_out(layout, overlap)
 
@@ -151,7 +154,6 @@ class GradientBuckets:
         buckets = [Bucket(len(self.buckets) + k, flat[part], 0) for k, part in enumerate(layout.slices())]
         offset = 0
         for parameter, view in zip(layout.parameters, _views(flat, layout), strict=True):
-            parameter.grad = view
             end = offset + parameter.numel()
             reached = [
                 bucket
@@ -162,16 +164,20 @@ class GradientBuckets:
                 bucket.needs += 1
             self._places[parameter] = _Place(view, reached)
             if overlap:
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(self.arrived))
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._made))
             offset = end
         self.flats.append(flat)
         self.buckets += buckets
 
     def begin(self) -> None:
-        """Before forward: all gradients zero, all buckets open."""
-        for flat in self.flats:
-            flat.zero_()
+        """Before forward: no gradients, all buckets open."""
+        for parameter in self._places:
+            parameter.grad = None
         self.open()
+
+    def taint(self, parameter: nn.Parameter, value: Tensor) -> None:
+        """Add a scalar to the first element of this parameter's gradient in the backward that follows."""
+        self._taint = (parameter, value)
 
     def open(self) -> None:
         """All buckets open, with the gradients that are in them."""
@@ -189,13 +195,19 @@ class GradientBuckets:
         elif gradient.layout is not torch.strided:
             raise RunError("a sparse gradient does not fit into a bucket; make the embedding with sparse=False")
         else:
-            view.copy_(gradient)
+            copy(view, gradient)
+        if self._taint is not None and self._taint[0] is parameter:
+            view.view(-1)[0] += self._taint[1]
         parameter.grad = view
 
     def adopt_all(self) -> None:
         """`adopt` for every parameter."""
         for parameter in self._places:
             self.adopt(parameter)
+
+    def _made(self, parameter: Any) -> None:
+        self.adopt(parameter)
+        self.arrived(parameter)
 
     def arrived(self, parameter: nn.Parameter) -> None:
         """The gradient of a parameter is complete. Said once for each in a step."""
@@ -212,7 +224,9 @@ class GradientBuckets:
         self._on_ready(bucket)
 
     def flush(self) -> None:
-        """After backward: hand over what is left."""
+        """After backward: move what is left into its place and hand it over."""
+        self.adopt_all()
+        self._taint = None
         for bucket in self.buckets:
             if bucket.missing >= 0:
                 self._hand_over(bucket)
@@ -229,4 +243,4 @@ class GradientBuckets:
 def _views(flat: Tensor, layout: Layout) -> list[Tensor]:
     """Each parameter's part of the flat tensor, in the parameter's shape."""
     parts = flat.split([parameter.numel() for parameter in layout.parameters])
-    return [part.view(parameter.shape) for part, parameter in zip(parts, layout.parameters, strict=True)]
+    return [p if q.dim() == 1 else p.view(q.shape) for p, q in zip(parts, layout.parameters, strict=True)]

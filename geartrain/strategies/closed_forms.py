@@ -55,7 +55,7 @@ def slowest(workload: Workload, place: Placement, batch: int, *, buckets: bool =
     """The worker whose forward, backward and update take longest. Jitter and stragglers are not in a closed form.
 
     Args:
-        buckets: gradients are added into flat tensors, which are set to zero before.
+        buckets: gradients are moved into flat tensors.
     """
     found: dict[tuple[str, float, int], tuple[StepTimes, float, int]] = {}
     for rank in range(place.num_workers):
@@ -70,14 +70,13 @@ def slowest(workload: Workload, place: Placement, batch: int, *, buckets: bool =
 
 
 def _with_buckets(times: StepTimes, workload: Workload, device: Device) -> StepTimes:
-    """Zeroing writes each gradient once; adding reads two numbers and writes one, in backward."""
-    zeroing = _MODEL.seconds(_Work("zero", 0.0, workload.gradient_bytes, workload.dtype), device)
+    """Each gradient is read and written once more, in backward, when it moves into its bucket."""
     backward = []
     for seconds, layer in zip(times.backward, workload.layers, strict=True):
-        numel = 0 if layer.name == UNUSED else sum(parameter.numel for parameter in layer.parameters)
-        adding = _Work("add", numel, 3 * numel * workload.element_size, workload.dtype, len(layer.parameters))
-        backward.append(seconds + (_MODEL.seconds(adding, device) if numel else 0.0))
-    return StepTimes((*times.forward, zeroing), tuple(backward), times.update)
+        nbytes = 0 if layer.name == UNUSED else sum(p.numel for p in layer.parameters) * workload.element_size
+        moving = _Work("copy", 0.0, 2 * nbytes, workload.dtype, len(layer.parameters))
+        backward.append(seconds + (_MODEL.seconds(moving, device) if nbytes else 0.0))
+    return StepTimes(times.forward, tuple(backward), times.update)
 
 
 def travel(place: Placement, flows: Iterable[Flow]) -> float:

@@ -48,8 +48,8 @@ class Synchronous(Strategy):
     Args:
         overlap: start a bucket's all-reduce during backward (the paper's ring does); otherwise all buckets after
             backward, one after another.
-        bucket_size: bytes in a bucket at most; none: one bucket for the whole model. 25 MiB is chosen, as in PyTorch's
-            DDP; Horovod's default is 64 MB.
+        bucket_size: bytes with which a bucket is full and closed; none: one bucket for the whole model. 25 MiB is
+            chosen, as in PyTorch's DDP; Horovod's default is 64 MB.
         exchange: "native": the backend's all-reduce. The others are written in sends and receives, the same on every
             engine: "ring", and, not in the paper, "halving_doubling" and "tree" for small buckets, "hierarchical" for
             nodes with several workers.

@@ -63,20 +63,23 @@ def collect(model, limit, *, overlap, in_order=True):
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.sampled_from("ab"))), st.none() | st.integers(1, 60))
-def test_dealing_keeps_kinds_apart_and_stays_within_the_limit(tensors, limit):
+def test_dealing_keeps_kinds_apart_and_closes_full_buckets(tensors, limit):
     sizes, kinds = [size for size, _ in tensors], [kind for _, kind in tensors]
     dealt = deal(sizes, kinds, limit)
     assert sorted(index for bucket in dealt for index in bucket) == list(range(len(tensors)))
     for bucket in dealt:
         assert bucket == sorted(bucket, reverse=True)
         assert len({kinds[index] for index in bucket}) == 1
-        assert limit is None or len(bucket) == 1 or sum(sizes[index] for index in bucket) <= limit
+        assert limit is None or sum(sizes[index] for index in bucket[:-1]) < limit
+    for kind in set(kinds):
+        *full, _ = [bucket for bucket in dealt if kinds[bucket[0]] == kind]
+        assert all(limit is not None and sum(sizes[index] for index in bucket) >= limit for bucket in full)
     if limit is None:
         assert len(dealt) == len(set(kinds))
 
 
 def test_dealing_in_reverse_order():
-    assert deal([4, 4, 4, 9, 4], "aaaaa", 8) == [[4], [3], [2, 1], [0]]
+    assert deal([4, 4, 4, 9, 4], "aaaaa", 8) == [[4, 3], [2, 1], [0]]
     assert deal([4, 4, 4], "aba", None) == [[2, 0], [1]]
 
 
