@@ -10,13 +10,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import process, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import geartrain
 from geartrain.emu.cleanup import MARK, remove_stale
 from geartrain.emu.messages import Child, Ended, Load, Prepare, Refused, Run, Stop
 from geartrain.emu.namespaces import Right
@@ -73,7 +72,7 @@ class Station:
             raise
 
     def _environ(self) -> dict[str, str]:
-        home = str(Path(geartrain.__file__).parents[1])
+        home = str(Path(__file__).parents[2])
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
         threads = {name: os.environ.get(name, "1") for name in _ONE_THREAD}
         return {**os.environ, **threads, MARK: self.run, "PYTHONPATH": os.pathsep.join(paths)}
@@ -84,27 +83,24 @@ class Station:
 
     def run_children(
         self, network: Network, children: Sequence[Child], descriptors: Sequence[int], grace: float
-    ) -> Ended:
-        """Fork processes and wait for their ends. On Ctrl-C they are ended; KeyboardInterrupt follows."""
+    ) -> tuple[Ended, str | None]:
+        """Fork processes and wait for their ends; a signal that comes meanwhile ends them, and its name is told."""
         setting: dict[str, Any] = spawn.get_preparation_data(process.current_process().name)
         setting = {name: bytes(value) if name == "authkey" else value for name, value in setting.items()}
         self._control.send(Run(network.plan, tuple(children), setting, len(descriptors), grace))
         with socket.socket(fileno=os.dup(self._control.fileno())) as channel:
             socket.send_fds(channel, [b"d"], list(descriptors))
-        interrupt: BaseException | None = None
+        interrupted: str | None = None
         while True:
             try:
                 ended: Ended = self._answer()
-                break
+                return ended, interrupted
             except (KeyboardInterrupt, SignalReceived) as error:
-                if interrupt is not None:
+                if interrupted is not None:
                     self.close()
                     raise
-                interrupt = error
+                interrupted = error.name if isinstance(error, SignalReceived) else "SIGINT"
                 self._control.send(Stop())
-        if interrupt is not None:
-            raise interrupt
-        return ended
 
     def _ask(self, request: object) -> Any:
         self._control.send(request)
@@ -165,11 +161,6 @@ def close_all() -> None:
     """End this process's stations: networks and processes are gone afterwards."""
     for key in [key for key in _stations if key[0] == os.getpid()]:
         _stations.pop(key).close()
-
-
-def with_output(child: Child, out: int, err: int) -> Child:
-    """The same with other descriptors as its output."""
-    return replace(child, output=(out, err))
 
 
 atexit.register(close_all)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +19,8 @@ from pyroute2 import IPRoute
 
 from geartrain.errors import ConfigurationError
 
-_NEW_NET, _NEW_USER = 0x40000000, 0x10000000
+_NEW_NET, _NEW_USER, _NEW_NAMES, _NEW_MOUNTS = 0x40000000, 0x10000000, 0x04000000, 0x00020000
+_BIND, _RECURSIVE, _SLAVE = 0x1000, 0x4000, 0x80000
 _DEATH_SIGNAL, _SUBREAPER, _TIMER_SLACK = 1, 36, 29
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 
@@ -110,6 +113,33 @@ def _settle_down(route: IPRoute) -> None:
         _setting("tcp_slow_start_after_idle").write_text("0")
     (loopback,) = route.link_lookup(ifname="lo")
     route.link("set", index=loopback, state="up")
+
+
+def take_name(name: str, known: Mapping[str, str]) -> None:
+    """Let this process, and those that it starts, see another host name, and the addresses of others by theirs.
+
+    Without a right to it nothing changes: names are a courtesy, which libraries complain about when it lacks.
+    """
+    try:
+        _call("unshare", _NEW_NAMES | _NEW_MOUNTS)
+        socket.sethostname(name)
+        hosts = Path("/etc/hosts")
+        # c10d asks for the names of addresses as its sockets know them.
+        lines = [f"{form}{address} {other}" for other, address in known.items() for form in ("", "::ffff:")]
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("\n".join([hosts.read_text() if hosts.exists() else "", *lines, ""]))
+            file.flush()
+            os.chmod(file.name, 0o644)
+            _mount(None, "/", _SLAVE | _RECURSIVE)  # what is mounted here stays here
+            _mount(file.name, str(hosts), _BIND)
+    except OSError:
+        return
+
+
+def _mount(source: str | None, target: str, flags: int) -> None:
+    if _libc.mount(source and source.encode(), target.encode(), None, ctypes.c_ulong(flags), None):
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount: {os.strerror(number)}")
 
 
 def _setting(name: str) -> Path:

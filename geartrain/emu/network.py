@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pyroute2 import IPRoute
 
 from geartrain.emu import shaping
-from geartrain.emu.namespaces import congestion_control, die_with_parent, enter, inside, new_network
+from geartrain.emu.namespaces import congestion_control, die_with_parent, enter, inside, new_network, take_name
 from geartrain.emu.plan import CORE, SWITCH_ADDRESS, Edge, Plan, Way
 from geartrain.emu.probe import Ping, ping
 from geartrain.emu.relay import Direction, Relay, open_tap
@@ -73,8 +73,11 @@ class Network:
             raise
 
     def enter(self, host: int) -> None:
-        """Move this process to a host."""
-        enter(self._networks[self.plan.hosts[host].name])
+        """Move this process to a host; it sees the names of all."""
+        hosts = self.plan.hosts
+        enter(self._networks[hosts[host].name])
+        known = {one.machine: one.address for one in reversed(hosts)} | {one.name: one.address for one in hosts}
+        take_name(hosts[host].machine, known)
 
     def carried(self) -> dict[str, tuple[int, int]]:
         """Link -> (bytes, packets) since it was built, headers included."""

@@ -62,11 +62,13 @@ class Host:
 
     Attributes:
         name: like "node-0", "node-0.1" or "switch".
+        machine: what programs see as their host's name: the devices of one node are one machine to them.
         node: index in the cluster, or `SWITCH`.
         address: inside the network, which nothing leaves.
     """
 
     name: str
+    machine: str
     node: int
     device: int
     address: str
@@ -149,12 +151,12 @@ def _used_devices(placement: Placement) -> dict[int, list[int]]:
 
 def _hosts(placement: Placement, used: dict[int, list[int]]) -> Iterator[Host]:
     if SWITCH in placement.nodes:
-        yield Host(CORE, SWITCH, 0, SWITCH_ADDRESS)
+        yield Host(CORE, CORE, SWITCH, 0, SWITCH_ADDRESS)
     for node, devices in used.items():
         name = placement.cluster.node_name(node)
         for device in devices:
             full = name if len(devices) == 1 else f"{name}.{device}"
-            yield Host(full, node, device, f"10.77.{node}.{device + 1}")
+            yield Host(full, name, node, device, f"10.77.{node}.{device + 1}")
 
 
 def _latencies(placement: Placement, places: tuple[int, ...]) -> Iterator[tuple[int, int, float]]:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +45,7 @@ from geartrain.errors import ConfigurationError, DeadlockError, RankFailed, RunE
 from geartrain.record.log import RankLog, RunRecord
 from geartrain.torch_private import SLOW_IMPORTS
 
-_PRELOAD = [
+PRELOAD = [
     "torch",
     "torch.distributed",
     "torch.distributed.launcher.api",
@@ -55,7 +55,7 @@ _PRELOAD = [
 ]
 PATIENCE = 60.0
 """Seconds in which no rank begins or ends anything, after which a run is given up; chosen."""
-_GRACE = 5  # seconds that a rank gets to stop before it is killed; chosen
+GRACE = 5  # seconds that a rank gets to stop before it is killed; chosen
 _LOUD = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing", "torchelastic")
 
 
@@ -69,15 +69,19 @@ class Outcome:
         failed: exit status of the rank that the launcher saw fail first, by rank; below zero for a signal.
         interrupted: name of the signal that this process got, if it did.
         standstill: who waits for what, if the run was ended because no rank went on.
+        emulation: see `RunRecord`.
     """
 
     roles: tuple[str, ...]
+    engine: str = "real"
     endings: list[Ending | None] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     failed: dict[int, int] = field(default_factory=dict)
     interrupted: str | None = None
     standstill: str | None = None
     wall: float = 0.0
+    link_bytes: dict[str, float] = field(default_factory=dict)
+    emulation: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> RunRecord:
         """What the ranks wrote down; raises the error that ended the run, if one did, with the record so far."""
@@ -95,12 +99,14 @@ class Outcome:
             for rank, ending in enumerate(self.endings)
         ]
         return RunRecord(
-            engine="real",
+            engine=self.engine,
             logs=logs,
             results=[None if ending is None else ending.result for ending in self.endings],
             wall=self.wall,
             virtual=False,
             interrupted=interrupted,
+            link_bytes=self.link_bytes,
+            emulation=self.emulation,
         )
 
     def _raise(self) -> None:
@@ -159,25 +165,37 @@ def _raise_failure(failure: Failure, rank: int, step: int | None, where: str, du
     raise RankFailed(f"{text}\n{trace}", rank=rank, step=step)
 
 
+Starter = Callable[[Job, bool, Outcome], None]
+"""Starts the processes of a job, waits for their ends, and writes into the outcome how they failed."""
+
+
 def launch(
-    program: Program, roles: Sequence[str], *, prefix_output: bool = False, patience: float = PATIENCE
+    program: Program,
+    roles: Sequence[str],
+    *,
+    prefix_output: bool = False,
+    patience: float = PATIENCE,
+    engine: str = "real",
+    start: Starter | None = None,
 ) -> Outcome:
-    """Run a program on one process per role, on this host, and wait for the end of all.
+    """Run a program on one process per role and wait for the end of all.
 
     Args:
         prefix_output: print each line that a rank prints after "[rank] ".
         patience: seconds after which a run in which no rank goes on is ended.
+        engine: name of the engine.
+        start: how processes are started; by default with torchrun's launcher, on this host.
 
     Raises ConfigurationError when the program cannot be sent to another process.
     """
-    outcome, begun = Outcome(tuple(roles)), time.monotonic()
+    outcome, begun = Outcome(tuple(roles), engine), time.monotonic()
     folder = tempfile.mkdtemp(prefix="geartrain-")
     try:
         make_steps(folder, len(roles))
         make_file(folder, len(roles))
         job = Job(folder, outcome.roles, begun, dict(os.environ), _pickled(program))
         with Watch(folder, outcome.roles, patience) as watch:
-            _run_processes(job, prefix_output, outcome)
+            (start or _run_processes)(job, prefix_output, outcome)
         outcome.standstill = watch.report
         outcome.endings, outcome.steps = read_endings(folder, len(roles)), read_steps(folder)
     finally:
@@ -190,7 +208,7 @@ def _run_processes(job: Job, prefix_output: bool, outcome: Outcome) -> None:
     before = set(multiprocessing.active_children())
     try:
         with _signals_given_back(), _quiet_launcher():
-            multiprocessing.set_forkserver_preload(_PRELOAD)
+            multiprocessing.set_forkserver_preload(PRELOAD)
             with _one_thread_each():
                 elastic_launch(_config(job, prefix_output), run_rank)(job)
     except ChildFailedError as error:
@@ -203,7 +221,7 @@ def _run_processes(job: Job, prefix_output: bool, outcome: Outcome) -> None:
         # Only a launcher that was itself cut short leaves any.
         for process in set(multiprocessing.active_children()) - before:
             process.kill()
-            process.join(_GRACE)
+            process.join(GRACE)
 
 
 def _config(job: Job, prefix_output: bool) -> LaunchConfig:
@@ -225,7 +243,7 @@ def _config(job: Job, prefix_output: bool) -> LaunchConfig:
         logs_specs=logs,
         log_line_prefix_template="[${rank}] " if prefix_output else None,
         local_addr="127.0.0.1",
-        shutdown_timeout=_GRACE,
+        shutdown_timeout=GRACE,
     )
 
 

@@ -72,7 +72,8 @@ class RealEngine(Engine):
         placement = Placement(cluster, workers, services)
         roles = [placement.role(rank) for rank in range(placement.num_ranks)]
         devices = self._num_devices(workers)
-        return launch(_Function(main, workers, seed, devices, placement.nodes), roles, patience=self.patience).record()
+        program = FunctionProgram(main, workers, seed, devices, placement.nodes)
+        return launch(program, roles, patience=self.patience).record()
 
     def _num_devices(self, workers: int) -> int:
         """How many CUDA devices the run has; 0: it runs on the CPU."""
@@ -101,12 +102,14 @@ def launch_script(
         raise ScriptError(f"there is no script {str(script)!r}; give the path of a Python file")
     if ranks < 1:
         raise ConfigurationError(f"{ranks} ranks cannot run a script; give a number of ranks of at least 1")
-    program = _Script(str(path), tuple(args))
+    program = ScriptProgram(str(path), tuple(args))
     return launch(program, ["worker"] * ranks, prefix_output=ranks > 1, patience=patience).record()
 
 
 @dataclass(frozen=True)
-class _Script:
+class ScriptProgram:
+    """A rank runs a script as its `__main__`."""
+
     path: str
     args: tuple[str, ...]
 
@@ -144,7 +147,9 @@ def _leave_together(rank: RankProcess) -> None:
 
 
 @dataclass(frozen=True)
-class _Function:
+class FunctionProgram:
+    """A rank runs `main(ctx)`. `num_devices` is how many CUDA devices the run has, `nodes` see `Context`."""
+
     main: Callable[[Context], Any]
     num_workers: int
     seed: int
@@ -204,6 +209,8 @@ class _Function:
         remember(ctx)
         everyone.barrier().wait()
         if rank.rank == 0:
+            if recorder.surroundings is not None:
+                recorder.surroundings.begin_program()
             store.set("origin", repr(time.monotonic()))
         recorder.origin, recorder.recording = float(store.get("origin")), True
         return ctx

@@ -31,6 +31,7 @@ class RealClock:
         self._recorder = recorder
 
     def now(self) -> float:
+        self._recorder.settle()
         return self._recorder.now()
 
     def sleep(self, seconds: float) -> None:
@@ -66,11 +67,13 @@ class RealQueue(Queue):
         self._ctx, self._items = ctx, deque[Any]()
 
     def put(self, item: Any) -> None:
+        self._ctx.recorder.settle()  # not with the lock held: it may take long
         with self._ctx.changed:
             self._items.append(item)
             self._ctx.changed.notify_all()
 
     def get(self, deadline: float | None = None) -> Any:
+        self._ctx.recorder.settle()
         with self._ctx.changed:
             if not self._items and not self._ctx.wait_until(lambda: bool(self._items), deadline, "queue"):
                 raise TimeoutError(f"nothing came into the queue by t = {deadline:.3f} s")
@@ -107,6 +110,7 @@ class RealLane(Lane):
             ctx.changed.notify_all()
 
     def join(self) -> None:
+        self._ctx.recorder.settle()
         with self._ctx.changed:
             self._ctx.wait_until(self.ready, None, f"lane {self.name}")
 
@@ -196,6 +200,7 @@ class RealContext(Context):
         def first() -> int | None:
             return next((index for index, one in enumerate(pending) if one.ready()), None)
 
+        self.recorder.settle()
         calls_back = all(isinstance(one, RealQueue | RealLane | Receiver) for one in pending)
         with self.changed:
             if (found := first()) is None:
@@ -217,15 +222,19 @@ class RealContext(Context):
         steps = self.recorder.log.steps
         if not self.recorder.recording:
             return
+        self.recorder.settle()
+        around = self.recorder.surroundings
         if phase == "begin":
             self._settings.on_step(step)
+            if around is not None:
+                around.begin_step()
             steps.append(StepMark(step, self.recorder.now(), values=dict(values)))
             return
         mark = next((mark for mark in reversed(steps) if mark.step == step and mark.end < 0), None)
         if mark is None:
             raise ValueError(f"step {step} ends without having begun; mark its begin first")
         mark.end = self.recorder.now()
-        mark.values.update(values)
+        mark.values.update(values, **(around.end_step() if around is not None else {}))
 
     def wait_until(
         self, condition: Callable[[], bool], deadline: float | None, what: str, poll: float | None = None

@@ -7,8 +7,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from geartrain.record.log import Blocked, OpKey, RankLog
+
+
+class Surroundings(Protocol):
+    """What an engine puts around a rank: a device that computes beside the process, counters of its wires."""
+
+    def settle(self) -> None:
+        """Stand still until the device has done what the calling lane gave it."""
+
+    def resume(self) -> None:
+        """The calling lane goes on after standing still; its device had nothing to do meanwhile."""
+
+    def enter_lane(self) -> None:
+        """The calling thread is a lane that begins."""
+
+    def begin_program(self) -> None:
+        """All ranks are there and the program begins; called by one rank."""
+
+    def begin_step(self) -> None: ...
+
+    def end_step(self) -> dict[str, float]:
+        """What a step's record shall hold besides."""
 
 
 class _LaneName(threading.local):
@@ -24,6 +46,7 @@ class Recorder:
         log: what has been written so far.
         recording: False while the engine sets up, so that its own operations stay out of the log.
         lost: the first error of an operation with other ranks. A rank that fails with it was probably not the cause.
+        surroundings: what the engine put around the rank, if anything.
         before_snapshot: called before the log is taken, to look once more at what was still in flight.
     """
 
@@ -31,6 +54,7 @@ class Recorder:
         self.log, self.origin = log, time.monotonic() if origin is None else origin
         self.recording = True
         self.lost: BaseException | None = None
+        self.surroundings: Surroundings | None = None
         self.before_snapshot: list[Callable[[], None]] = []
         self._lane = _LaneName()
 
@@ -46,10 +70,23 @@ class Recorder:
     def enter_lane(self, name: str) -> None:
         """Say that the calling thread is a lane."""
         self._lane.name = name
+        if self.surroundings is not None:
+            self.surroundings.enter_lane()
+
+    def settle(self) -> None:
+        """Before anybody is told of a result: wait for the device that computes it, where there is one."""
+        if self.surroundings is not None:
+            self.surroundings.settle()
+
+    def resume(self) -> None:
+        """After standing still."""
+        if self.surroundings is not None:
+            self.surroundings.resume()
 
     @contextmanager
     def blocked(self, what: str, key: OpKey | None = None) -> Iterator[None]:
         """What runs inside is standing still. The entry is open from the start, so a log cut short shows it too."""
+        self.settle()
         entry = Blocked(self.now(), -1.0, key, self.lane, what)
         if self.recording:
             self.log.blocked.append(entry)
@@ -57,6 +94,7 @@ class Recorder:
             yield
         finally:
             entry.end = self.now()
+            self.resume()
 
     def snapshot(self) -> RankLog:
         """A copy of the log that no lane can grow while it is written to a file."""

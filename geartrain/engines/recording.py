@@ -119,6 +119,7 @@ class RecordingGroup(ForwardingGroup):
         recorder = self.recorder
         if not recorder.recording:
             return forward(self.inner)
+        recorder.settle()
         size, element = payload(call, self.group_size)
         key = (self.label, "c", next(self._collectives))
         if call.kind == "all_to_all":
@@ -144,6 +145,7 @@ class RecordingGroup(ForwardingGroup):
 
     def _post(self, kind: str, tensor: Tensor, source: int | None, destination: int, tag: int) -> dist.Work:
         recorder, sends = self.recorder, kind == "send"
+        recorder.settle()
         op = Op((), kind, 0, int(sends), recorder.now(), recorder.lane, (), tensor.nbytes)
         op.nbytes = op.size if sends else 0
         if source is None:
@@ -190,6 +192,7 @@ class RecordedWork(dist.Work):
         recorder, op = self._group.recorder, self._op
         if op.done >= 0 or not recorder.recording:
             return self._wait(timeout)
+        recorder.settle()
         entry = Blocked(recorder.now(), -1.0, op.key, recorder.lane, op.kind)
         recorder.log.blocked.append(entry)
         try:
@@ -198,6 +201,8 @@ class RecordedWork(dist.Work):
             recorder.lost = recorder.lost or error
             entry.end = recorder.now()
             raise
+        finally:
+            recorder.resume()
         if self._any_source is not None:
             self._group.match(op, source_of(self._work), self._group.group_rank, self._any_source)
             entry.key = op.key

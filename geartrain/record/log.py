@@ -94,13 +94,15 @@ class RunRecord:
     """What an engine hands back.
 
     Attributes:
-        engine: "real" or "simulated".
+        engine: "real", "emulated" or "simulated".
         logs: one per rank, workers first.
         results: what `main(ctx)` returned on each rank (None where it raised or was cut short).
         wall: real seconds the run took.
         virtual: True when the times in the logs are virtual.
         interrupted: why the run ended before its time, if it did.
-        link_bytes: bytes carried per link by name, where the engine knows links.
+        link_bytes: bytes carried per link by name, where the engine knows links; emulated ones count headers, too.
+        emulation: what an emulated run was made of: links and their rates, delays asked for and measured, compute that
+            was slept, and what to bear in mind.
     """
 
     engine: str
@@ -110,3 +112,4 @@ class RunRecord:
     virtual: bool
     interrupted: str | None = None
     link_bytes: dict[str, float] = field(default_factory=dict)
+    emulation: dict[str, Any] = field(default_factory=dict)
