@@ -22,6 +22,8 @@ from geartrain.workload.spec import Workload
 TASK_STEPS, WORKLOAD_STEPS = 50, 3
 """Default steps. Those of a workload are all alike: there are no numbers that could change."""
 
+SHAPES = "shapes alone: one walk through the layers is recorded for each number of samples and replayed on every rank"
+
 LOCAL = "local"
 ENGINES = ("real", "simulated")
 
@@ -98,6 +100,7 @@ def build(asked: Asked) -> Grid:
         options={
             "task": asked.task,
             "workload": asked.workload,
+            "depth": "shapes" if asked.workload else "numeric",
             "compute": {cluster.name: engines.text(cluster) for cluster in clusters},
         },
     )
@@ -195,8 +198,9 @@ class Simulated:
         return self._models[text]
 
     def report(self) -> list[str]:
-        """What a reader should know of the prices that were used."""
-        return [line for model in self._models.values() for line in model.report()]
+        """What a reader should know of how it was simulated and of the prices that were used."""
+        depth = [] if self._task else [SHAPES]
+        return depth + [line for model in self._models.values() for line in model.report()]
 
     def _measure(self) -> Table:
         from geartrain.runtime.measure import measure_table

@@ -11,7 +11,7 @@ from geartrain.cluster import Cluster, Placement, ServicePlace
 from geartrain.engines.base import Engine
 from geartrain.errors import ConfigurationError, TaskError
 from geartrain.record.means import WARM_UP
-from geartrain.runtime.strategy import Strategy
+from geartrain.runtime.strategy import Strategy, check_shapes
 from geartrain.runtime.worker import Task
 from geartrain.workload.spec import Workload
 
@@ -114,6 +114,8 @@ class Grid:
                 raise ConfigurationError(f"the grid holds {name!r} twice; leave one of them")
         for cell in self.cells:
             cell.place()
+            if self.meta:
+                check_shapes(cell.strategy)
 
     def config(self, cell: Cell) -> dict[str, Any]:
         """The complete effective configuration of a cell, in JSON's words."""

@@ -11,7 +11,7 @@ from geartrain.runtime.backward import is_poisoned, witness_of
 from geartrain.runtime.charging import charged, uncharged
 from geartrain.runtime.checkpoint import Checkpoints, Keeper, read_info
 from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Strategy
+from geartrain.runtime.strategy import Strategy, check_shapes
 from geartrain.runtime.targets import Targets, Watch, metric_entry, step_entry
 from geartrain.runtime.worker import Service, StepResult, Task, Worker
 
@@ -82,6 +82,8 @@ class Training:
 
     def __call__(self, ctx: Context) -> dict[str, Any]:
         self.check(ctx.num_workers, ctx.seed)
+        if ctx.meta:
+            check_shapes(self.strategy)
         part = self.strategy.bind(ctx, self.task)
         keeper = None
         if self.checkpoints:

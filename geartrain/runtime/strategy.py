@@ -121,3 +121,12 @@ class Strategy(ABC):
             states: the workers' `state_dict`s, in rank order; each is read from its file when it is looked at.
         """
         raise StrategyError(f"{self.name} cannot go on with {num_workers} workers from a state of {len(states)}")
+
+
+def check_shapes(strategy: Strategy) -> None:
+    """StrategyError where shapes without numbers do not say what a strategy sends, or when."""
+    if strategy.needs.data_dependent:
+        raise StrategyError(
+            f"what {strategy.name} sends depends on the numbers, so it cannot run on shapes alone.\n"
+            "  use a task with data (--task) in place of a workload"
+        )

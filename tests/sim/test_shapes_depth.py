@@ -5,18 +5,22 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from geartrain.cluster import load_cluster, parse_cluster
 from geartrain.cluster.placement import Placement
+from geartrain.compare.grid import Grid
 from geartrain.cost.compute import Roofline
 from geartrain.engines.simulated import SimulatedEngine
-from geartrain.errors import TaskError
+from geartrain.errors import StrategyError, TaskError
 from geartrain.models import get_workload
 from geartrain.runtime.attach import attach
 from geartrain.runtime.charging import uncharged
 from geartrain.runtime.loop import Training
+from geartrain.runtime.motion import copy
+from geartrain.runtime.strategy import Needs
 from geartrain.strategies import parse
+from geartrain.strategies.synchronous import Synchronous
 from geartrain.tasks import workload_task
 from geartrain.tasks.workload_task import WorkloadTask
 from geartrain.torch_private import gradient_hooks
@@ -193,6 +197,41 @@ def test_many_ranks_take_what_the_closed_form_says():
     cost = strategy.cost(workload, place, 256 * 32)
     assert step.end - step.begin == pytest.approx(cost.step_time, rel=0.01)
     assert sum(op.nbytes for op in record.logs[7].ops) == 2 * cost.sent[7].nbytes
+
+
+def test_what_depends_on_numbers_is_refused(monkeypatch):
+    monkeypatch.setattr(Synchronous, "needs", Needs(data_dependent=True))
+    with pytest.raises(StrategyError, match="synchronous sends depends on the numbers"):
+        train("synchronous", STAR, 2, recorded=True)
+    grid = Grid(
+        task=WorkloadTask(WORKLOAD),
+        subject="uneven",
+        workload=WORKLOAD,
+        meta=True,
+        strategies=[parse("parameter_server"), parse("synchronous")],
+        clusters=[STAR],
+        ranks=[2],
+        engine=lambda cluster: SimulatedEngine(),
+        engine_name="simulated",
+        steps=1,
+        batch=2,
+    )
+    with pytest.raises(StrategyError, match="--task"):
+        grid.check()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (4, 5)])
+def test_a_copy_that_is_only_charged_costs_what_a_copy_does(shape):
+    def main(ctx, move):
+        target, source = torch.empty(shape, device=ctx.device), torch.empty(shape, device=ctx.device)
+        move(target, source)
+        return ctx.clock.now()
+
+    runs = [run(partial(main, move=move), "single", STAR, 1).results for move in (copy, Tensor.copy_)]
+    assert runs[0] == runs[1]
+    real = torch.zeros(3)
+    copy(real, torch.arange(3.0))
+    assert real.tolist() == [0, 1, 2]
 
 
 def test_private_name_of_hooks():
