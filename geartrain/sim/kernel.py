@@ -11,6 +11,8 @@ When no activity can go on, the kernel stops with a report of what each waits fo
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import heapq
 import threading
 import time
@@ -216,11 +218,13 @@ class Kernel:
     def _end(self, activity: Activity) -> None:
         """Let a thread that stands still unwind. The one that holds the baton sees `stopping` at its next charge."""
         if activity.lock.locked():
-            try:
+            with contextlib.suppress(RuntimeError):
                 activity.lock.release()
-            except RuntimeError:
-                pass
-        activity.thread.join(timeout=10.0)
+        activity.thread.join(timeout=1.0)
+        if activity.thread.is_alive():  # it runs on without touching the simulated world: stop it at its next bytecode
+            ident = ctypes.c_ulong(activity.thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Stopped))
+            activity.thread.join(timeout=9.0)
 
     def _stop(self, failure: BaseException | None) -> None:
         if self.stopping:
@@ -256,7 +260,7 @@ class Kernel:
         activity = self.me()
         if activity.now > self.now:
             queue = self._queue
-            if queue and queue[0][0] <= activity.now or self.network.next_event() <= activity.now:
+            if (queue and queue[0][0] <= activity.now) or self.network.next_event() <= activity.now:
                 self._push(activity.now, activity)
                 self._switch(activity)
             else:

@@ -44,6 +44,7 @@ def signature(call: Call) -> tuple[Any, ...]:
 
 
 def signature_text(given: tuple[Any, ...]) -> str:
+    """A signature in words, e.g. `all_reduce op=sum [4 x float32]`."""
     kind, op, root, items = given
     words = [kind]
     if op is not None:

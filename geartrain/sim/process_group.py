@@ -176,6 +176,7 @@ def create(request: GroupRequest) -> SimulatedGroup:
 
 
 def make_group(fabric: Fabric, name: str, ranks: tuple[int, ...], group_rank: int) -> SimulatedGroup:
+    """One rank's handle on the group of this name and these global ranks."""
     channel = fabric.channels.get((name, ranks))
     if channel is None:
         channel = fabric.channels[name, ranks] = Channel(fabric, name, ranks)

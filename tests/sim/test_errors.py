@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from geartrain.cost.compute import Constant
 from geartrain.errors import CollectiveMismatch, DeadlockError, RankFailed, ScriptError
 from geartrain.record.log import RunRecord
 from geartrain.sim import kernel
@@ -156,16 +157,15 @@ def test_a_rank_that_waits_outside_is_noticed(simulate, monkeypatch):
     assert f"script.py:{line_of(text, 'gate.wait')} in" in str(caught.value)
 
 
-@pytest.mark.parametrize("body", ["while True:\n    dist.all_reduce(x)", "while True:\n    x.add_(1)"])
-def test_keyboard_interrupt_leaves_what_was_measured(body, simulate, monkeypatch):
+@pytest.mark.parametrize("compute", [Constant(1e-6), None])
+@pytest.mark.parametrize("body", ["dist.all_reduce(x)", "x.add_(1)"])
+def test_keyboard_interrupt_leaves_what_was_measured(body, compute, simulate, monkeypatch):
     def interrupt(self) -> None:
         time.sleep(0.5)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(kernel.Kernel, "_watch", interrupt)
-    from geartrain.cost.compute import Constant
-
-    record = simulate(BEGIN + body, compute=Constant(1e-6))
+    record = simulate(f"{BEGIN}while True:\n    {body}\n", compute=compute)
     assert record.interrupted and "keyboard" in record.interrupted
     assert len(record.logs) == 2
 
