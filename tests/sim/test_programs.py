@@ -1,9 +1,9 @@
 """Unmodified programs on PyTorch's own parallelisms give on simulated ranks the losses and weights that gloo gives.
 
-With two ranks to the bit. With four, gloo adds in the order of its ring and the simulator in rank order: a sum of
-four float32 numbers differs by at most three roundings (3 * 6e-8 of the largest partial sum), which a few steps and
-cancellation in the gradients enlarge; 1e-5 relative or 1e-6 absolute holds everywhere with more than a factor of ten
-to spare. Where a hook sends 16-bit numbers a rounding is 2^-11 and the tolerance 2e-3.
+With two ranks to the bit. With four, gloo adds in the order of its ring and the simulator in rank order: sums of four
+float32 numbers differ by at most three roundings (3 * 6e-8 of the largest partial sum), and a few steps carry that on.
+1e-6 relative plus 1e-7 absolute is ten times what was found. Where a hook sends 16-bit numbers a rounding is 2^-11 of a
+gradient, and 5e-4 is ten times what was found.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from tests.sim.same import assert_same
 
 pytestmark = [pytest.mark.multi, pytest.mark.filterwarnings("ignore")]  # some of PyTorch's own parts are deprecated
 
-COARSE = {"ddp_hook_fp16": 2e-3}
+COARSE = {"ddp_hook_fp16": 5e-4}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -27,4 +27,4 @@ def test_two_ranks_equal_gloo_bit_for_bit(name, gloo_results, simulated_results)
 def test_four_ranks_equal_gloo_to_a_tolerance(name, gloo_results, simulated_results):
     for got, expected in zip(simulated_results(4, name), gloo_results(4, name), strict=True):
         assert not isinstance(expected, str), expected
-        assert_same(got, expected, rtol=COARSE.get(name, 1e-5), atol=COARSE.get(name, 1e-6))
+        assert_same(got, expected, rtol=COARSE.get(name, 1e-6), atol=COARSE.get(name, 1e-7))

@@ -50,8 +50,8 @@ def test_examples_print_the_losses_that_they_print_under_torchrun(name, size, gl
         for rank in range(size)
         for line in (gloo / str(size) / f"{name}.{rank}.txt").read_text().splitlines()
     ]
-    # Above two ranks gloo adds in another order: see test_programs. Losses are printed with seven digits.
-    assert same_losses(without_speed(printed(capsys)), without_speed(expected), rtol=0.0 if size == 2 else 1e-5)
+    # Above two ranks gloo adds in another order (see test_programs), and losses are printed with seven digits.
+    assert same_losses(without_speed(printed(capsys)), without_speed(expected), rtol=0.0 if size == 2 else 2e-6)
     assert record.wall < 20 and all(log.end > 0 for log in record.logs)
 
 
