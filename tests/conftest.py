@@ -26,6 +26,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("emu"):
+        from tests.emu.possible import why_not
+
+        reason = why_not()
+        if reason and os.environ.get("GEARTRAIN_TEST_EMU") == "must":
+            pytest.fail(reason)
+        if reason:
+            pytest.skip(reason)
+
+
 @pytest.fixture(autouse=True)
 def left_as_found() -> Iterator[None]:
     """A test that leaves a process group or a changed default behind fails itself, not the next one."""

@@ -37,16 +37,18 @@ def enter_own_network() -> Right:
     uid, gid = os.geteuid(), os.getegid()
     try:
         _call("unshare", _NEW_USER | _NEW_NET)
-        # Everybody stays who they are: files that ranks write belong to the user who started them.
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     except OSError as error:
         raise ConfigurationError(
             f"this system lets neither this user make a network namespace nor a user namespace for it: {error}\n"
             "  run as root, or let users make namespaces: sysctl user.max_user_namespaces, and on some systems "
             "kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns"
         ) from error
+    # Everybody stays who they are, and sees it. Where root has lost its rights, root cannot be mapped: ranks then see
+    # another number, while the files that they write belong to the same user.
+    with suppress(PermissionError):
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     return "user namespace"
 
 
