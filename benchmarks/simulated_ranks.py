@@ -1,9 +1,9 @@
-"""How fast simulated ranks run: network model, charging and logs on, through public `torch.distributed`, results checked.
+"""How fast simulated ranks run: network model, charging and logs on, by public `torch.distributed`, results checked.
 
     python benchmarks/simulated_ranks.py
 
-Prints one line per case with its bar and ends with status 1 when a bar is missed. Each case runs in a process of its own,
-so that peak memory is its own; the last one runs twice and compares the two histories.
+Prints one line per case with its bar and ends with status 1 when a bar is missed. Each case runs in a process of its
+own, so that peak memory is its own; the runs of the last one are compared: same histories.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def case(name: str, repeats: int) -> bool:
     best = min(seconds)
     good = best <= bar and (memory_bar is None or peak <= memory_bar)
     shown = ", ".join(f"{s:.2f}" for s in seconds)
-    print(f"{name}: {shown} s (bar {bar:g} s), peak memory {peak / 1e6:.0f} MB{'' if good else '   MISSED'}", flush=True)
+    print(
+        f"{name}: {shown} s (bar {bar:g} s), peak memory {peak / 1e6:.0f} MB{'' if good else '   MISSED'}", flush=True
+    )
     return good
 
 

@@ -1,9 +1,9 @@
-"""`synchronous` against PyTorch's DistributedDataParallel on gloo: same model, data and bucket size, in turns in one run.
+"""`synchronous` against PyTorch's DDP on gloo: same model, data and bucket size, taking turns in one run.
 
     python benchmarks/synchronous_vs_ddp.py [--workers 2] [--steps 30] [--turns 8]
 
-Prints the median time per step of each, the ratio of every pair of turns and its median; the bar is 1.05. Both end with the
-same weights, which is checked. Memory: one extra copy of the gradients at most (the flat buckets), also checked.
+Prints the median time per step of each, the ratio of every pair of turns and its median; the bar is 1.05. Both end with
+the same weights, which is checked. Memory: one extra copy of the gradients at most (the flat buckets), also checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from geartrain.cluster import load_cluster

@@ -102,7 +102,9 @@ def test_unknown_keys_name_the_nearest_where_they_stand():
         "nodes[0].device.memry: unknown key (did you mean 'memory'?); "
         "known here: flops, launch_overhead, memory, memory_rate, name, source"
     )
-    assert only("sumary = 'x'\n" + GOOD).startswith("sumary: unknown key (did you mean 'summary'?); known here: collectives, name,")
+    assert only("sumary = 'x'\n" + GOOD).startswith(
+        "sumary: unknown key (did you mean 'summary'?); known here: collectives, name,"
+    )
     assert only(GOOD.replace("latency", "mtuu = 1, latency")).startswith(
         "topology.wire.mtuu: unknown key (did you mean 'mtu'?)"
     )
