@@ -16,10 +16,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help=(
-        "One training strategy, written once, on any cluster: real or simulated.\n\n"
+        "One training strategy, written once, on any cluster: real, emulated or simulated.\n\n"
         "compare   which way of training is best for this model on these machines?\n\n"
         "simulate  how long would my script take on those machines, and why?\n\n"
         "run       the same script for real on this machine, with the same summary.\n\n"
+        "emulate   the same script for real on those machines' wires, built on this one.\n\n"
         "report    one page of what runs left in their folders."
     ),
 )
@@ -179,6 +180,57 @@ def simulate(
             ranks=ranks,
             compute=compute,
             real_clock=real_clock,
+            trace=trace,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command(
+    context_settings=_SCRIPT,
+    epilog=(
+        "Examples:\n\n"
+        "geartrain emulate --cluster slow-link.toml --ranks 4 train.py --epochs 2\n\n"
+        "geartrain emulate --clean"
+    ),
+)
+def emulate(
+    script: Annotated[
+        str | None, typer.Argument(metavar="[SCRIPT]", help="A Python file written for torchrun.", show_default=False)
+    ] = None,
+    args: Arguments = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A preset (geartrain clusters) or a TOML file.")
+    ] = "ethernet-1g",
+    ranks: Annotated[int, typer.Option(metavar="N", help="How many ranks the script runs on.")] = 4,
+    trace: Trace = None,
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Sleep for what computing would take on the cluster's devices: roofline, "
+            '"constant:10 us" per operation, table:FILE. (default: it takes what this machine takes)',
+        ),
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="First remove what stale runs have left; without SCRIPT, only that.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a script written for torchrun on an emulated cluster: real processes and sockets on shaped wires, here.
+
+    Linux only; as root, or as a user who may make namespaces. Give our flags before SCRIPT.
+    """
+    from geartrain.cli import emulate as emulating
+
+    raise typer.Exit(
+        emulating.emulate(
+            script,
+            args or [],
+            cluster=cluster,
+            ranks=ranks,
+            compute=compute,
+            clean=clean,
             trace=trace,
             as_json=as_json,
         )

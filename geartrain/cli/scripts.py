@@ -28,7 +28,7 @@ def simulate(
     as_json: bool,
 ) -> int:
     """Run a script under the virtual clock and tell what it came to; the exit code."""
-    _check(script, ranks, trace)
+    check_script(script, ranks, trace)
     from geartrain.cluster import load_cluster
     from geartrain.cost.compute import parse_compute
     from geartrain.sim.script import simulate_script
@@ -38,20 +38,21 @@ def simulate(
     def run() -> RunRecord:
         return simulate_script(script, list(args), machines, ranks, compute=model, real_clock=real_clock)
 
-    code = _run(run, trace, as_json)
+    code = run_and_tell(run, trace, as_json)
     tell(*model.report())
     return code
 
 
 def run(script: str, args: Sequence[str], *, ranks: int, trace: Path | None, as_json: bool) -> int:
     """Run a script on processes of this machine and tell what it came to; the exit code."""
-    _check(script, ranks, trace)
+    check_script(script, ranks, trace)
     from geartrain.engines.real import launch_script
 
-    return _run(lambda: launch_script(script, list(args), ranks=ranks), trace, as_json)
+    return run_and_tell(lambda: launch_script(script, list(args), ranks=ranks), trace, as_json)
 
 
-def _check(script: str, ranks: int, trace: Path | None) -> None:
+def check_script(script: str, ranks: int, trace: Path | None) -> None:
+    """ConfigurationError when it cannot be run, or its trace not be written."""
     if not Path(script).is_file():
         raise ScriptError(f"there is no script {script!r}; give the path of a Python file written for torchrun")
     if ranks < 1:
@@ -60,8 +61,11 @@ def _check(script: str, ranks: int, trace: Path | None) -> None:
         check_file(trace)
 
 
-def _run(engine: Callable[[], RunRecord], trace: Path | None, as_json: bool) -> int:
-    """What the script prints goes to standard output, or, when that is wanted for JSON, to standard error."""
+def run_and_tell(engine: Callable[[], RunRecord], trace: Path | None, as_json: bool) -> int:
+    """Run a script and tell what it came to; the exit code.
+
+    What the script prints goes to standard output, or, when that is wanted for JSON, to standard error.
+    """
     try:
         if as_json:
             with _output_to_stderr():

@@ -79,6 +79,7 @@ class RunFolder:
             "closed_form": cost,
             "waits": [[rank, other, seconds] for (rank, other), seconds in sorted_waits(split)],
             "link_bytes": record.link_bytes,
+            **({"emulation": record.emulation} if record.emulation else {}),
             **summarise(record, split),
         }
         lines = "".join(_line(row) + "\n" for rank in split.ranks for row in _step_rows(rank))

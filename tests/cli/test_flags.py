@@ -24,6 +24,7 @@ FLAGS = {
         "--task",
         "--workload",
     ],
+    "emulate": ["--clean", "--cluster", "--compute", "--json", "--ranks", "--trace"],
     "report": ["--out"],
     "run": ["--json", "--ranks", "--trace"],
     "simulate": ["--cluster", "--compute", "--json", "--ranks", "--real-clock", "--trace"],

@@ -1,0 +1,81 @@
+"""`geartrain emulate`: a script on an emulated cluster, and the end of what stale runs left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from geartrain.cli.output import tell
+from geartrain.cli.scripts import check_script, run_and_tell
+from geartrain.errors import ConfigurationError
+from geartrain.record.log import RunRecord
+from geartrain.units import format_time
+
+
+def emulate(
+    script: str | None,
+    args: Sequence[str],
+    *,
+    cluster: str,
+    ranks: int,
+    compute: str | None,
+    clean: bool,
+    trace: Path | None,
+    as_json: bool,
+) -> int:
+    """Run a script on namespaces and shaped wires of this machine and tell what it came to; the exit code."""
+    if clean:
+        _clean()
+        if script is None:
+            return 0
+    if script is None:
+        raise ConfigurationError("give a SCRIPT to run, or --clean to remove what stale runs have left")
+    check_script(script, ranks, trace)
+    from geartrain.cluster import load_cluster
+    from geartrain.cost.compute import parse_compute
+    from geartrain.engines.emulated import emulate_script
+
+    machines, model = load_cluster(cluster), parse_compute(compute) if compute else None
+
+    def run() -> RunRecord:
+        record = emulate_script(script, args, cluster=machines, ranks=ranks, compute=model)
+        tell(*told(record.emulation))
+        return record
+
+    return run_and_tell(run, trace, as_json)
+
+
+def told(emulation: dict[str, Any]) -> list[str]:
+    """What a reader of the results must know of the network and the devices, as lines."""
+    if not emulation:
+        return []
+    delay = emulation["delay"]
+    pings = [
+        f"{ping['from']} to {ping['to']} {format_time(ping['asked'])} asked, {format_time(ping['median'])} measured"
+        for ping in delay["pings"]
+    ]
+    by = "delay: nothing added to what the path takes" if delay["by"] == "nothing" else f"delay by {delay['by']}"
+    lines = [f"{by}; {'; '.join(pings)}"] if pings else []
+    if delay["relay"] and delay["relay"]["frames"]:
+        relay = delay["relay"]
+        late = f"{format_time(relay['late_mean'])} late on average, {format_time(relay['late_most'])} at most"
+        lines.append(f"relay: {relay['frames']} frames, {late}, {relay['lost']} lost, {relay['busy']:.0%} of a core")
+    if "compute" in emulation:
+        devices = emulation["compute"]
+        lines.append(
+            f"devices ({devices['model']}): {format_time(devices['charged'])} charged over all ranks, "
+            f"{format_time(devices['slept'])} slept; sleeping was {format_time(devices['sleeping_late'])} late, "
+            f"computing {format_time(devices['computing_late'])}"
+        )
+    return lines
+
+
+def _clean() -> None:
+    from geartrain.emu.cleanup import remove_stale
+
+    removed = remove_stale()
+    for one in removed:
+        tell(f"removed run {one.run}: {one.processes} process(es) ended, and their networks with them")
+    if not removed:
+        tell("nothing to remove: no stale run of this user")
