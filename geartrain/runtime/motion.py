@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from geartrain.cost.compute import Work
 from geartrain.runtime.charging import charge
-from geartrain.runtime.opcost import FREE, OpCosts
+from geartrain.runtime.opcost import FREE, work_of
 
-_costs = OpCosts()
 _COPY = torch.ops.aten.copy_.default
+_copies: dict[tuple[Any, ...], Work] = {}
+"""What copies cost, by all that it depends on. Few entries: shapes of parameters."""
 
 
 def copy(target: Tensor, source: Tensor) -> None:
@@ -17,6 +21,9 @@ def copy(target: Tensor, source: Tensor) -> None:
     if not (target.is_meta and source.is_meta):
         target.copy_(source)
         return
-    work = _costs(_COPY, (target, source), None, target)
+    key = (target.shape, source.shape, target.stride(), source.stride(), target.dtype, source.dtype)
+    work = _copies.get(key)
+    if work is None:
+        work = _copies[key] = work_of(_COPY, (target, source), None, target)
     if work is not FREE:
         charge(work)

@@ -1,6 +1,6 @@
 """Recorded walks: what a stand-in's backward does, written down once per distinct role and replayed on all who play it.
 
-A walk through a model costs tens of milliseconds of real time, and on shapes alone it is the same for every rank and
+A walk through a model costs some ten milliseconds of real time, and on shapes alone it is the same for every rank and
 step that takes as many samples with its gradients in the same state. So the first of them is recorded:
 
     role = (samples, for each parameter: trained?, has a gradient already?)

@@ -6,7 +6,7 @@ that gradients become ready in the order and at the times of the real model. Its
 no operation, which the engine would see and price: nothing is counted twice.
 
 By default the walk through the layers is recorded once per distinct role and replayed (`geartrain.tasks.walk`): same
-times, to the last bit, for a tenth of the real time. That is what lets a thousand ranks run in seconds.
+times, to the last bit, for a quarter of the real time. Then a thousand ranks run in seconds.
 """
 
 from __future__ import annotations
