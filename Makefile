@@ -6,7 +6,7 @@ JOBS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help test lint format demo slow clean
+.PHONY: help test lint format demo slow docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make lint    format, lint and types only"
 	@echo "make format  rewrite the sources to the format"
 	@echo "make slow    the slow tests"
+	@echo "make docs    the pages as a site in build/site"
 	@echo "make demo    a short tour"
 	@echo "make clean   remove .venv, caches and builds"
 
@@ -39,6 +40,9 @@ test: lint
 
 slow: $(STAMP)
 	$(BIN)/pytest -q -m slow || [ $$? -eq 5 ]
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
