@@ -24,6 +24,8 @@ from geartrain.torch_private import DispatchMode, FakeTensor
 class Pacer:
     """How fast one rank computes now: its device's speed, jitter and straggling, drawn anew for every step.
 
+    Where a program marks no steps (a script), drawn anew each time that it has stood still for others.
+
     Args:
         pace: what the cluster says of the device.
         seed: of this rank's stream.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ class RankState:
     table: WorldTable = field(default_factory=WorldTable)
     activities: list[Activity] = field(default_factory=list)
     step: int | None = None
+    draw_pace: Callable[[], None] | None = None  # for a program that marks no steps, where its pace varies
     context: Any = None  # what strategy code on this rank has of the world, once there is one
 
 
@@ -124,8 +125,10 @@ class Fabric:
 
     def note_blocked(self, activity: Activity, begin: float, key: OpKey | None, what: str) -> None:
         if activity.now > begin:
-            log = activity.state.rank.log
-            log.blocked.append(Blocked(begin, activity.now, key, activity.name, what))
+            rank: RankState = activity.state.rank
+            rank.log.blocked.append(Blocked(begin, activity.now, key, activity.name, what))
+            if rank.draw_pace is not None and rank.step is None:
+                rank.draw_pace()
 
 
 def ranks_text(ranks: Sequence[int], most: int = 8) -> str:

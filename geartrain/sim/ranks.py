@@ -85,7 +85,8 @@ class Ranks:
         state = RankState(rank, RankLog(rank, role))
         self.fabric.ranks.append(state)
         placement = self.fabric.placement
-        self._pacers[rank] = Pacer(placement.pace(rank), stream_seed(self.seed, rank, "pace"))
+        pacer = self._pacers[rank] = Pacer(placement.pace(rank), stream_seed(self.seed, rank, "pace"))
+        state.draw_pace = pacer.draw if pacer.varies else None
         self._add(state, "", body, daemon=False, now=0.0)
         return state
 

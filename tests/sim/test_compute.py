@@ -132,3 +132,19 @@ def test_lanes_are_charged_too():
         return ctx.clock.now()
 
     assert simulated(main, compute=Constant(1.0))[0] >= 3.0
+
+
+def test_where_no_steps_are_marked_the_pace_is_drawn_after_every_wait():
+    def main(ctx: Context) -> list[float]:
+        took = []
+        for _ in range(12):
+            took.append(product(ctx))
+            torch.distributed.barrier(group=ctx.workers)
+        return took
+
+    cluster = overridden(node=0, straggler=Straggler(probability=0.5, factor=4.0))
+    slow, steady = simulated(main, cluster, workers=2)
+    even = min(slow)
+    assert steady == [pytest.approx(even)] * 12
+    factors = {round(seconds / even) for seconds in slow}
+    assert factors == {1, 4}
