@@ -333,6 +333,28 @@ _REDUCE_NAMES: dict[Any, str] = {}
 # --- worlds -----------------------------------------------------------------------------------------------------------
 
 
+class _Counted(dict[Any, str]):
+    """The names of a rank's groups; counts changes, for the rank's other threads to see."""
+
+    changes = 0
+
+    def __setitem__(self, key: Any, value: str) -> None:
+        self.changes += 1
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.changes += 1
+        super().__delitem__(key)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        self.changes += 1
+        return super().pop(key, *default)
+
+    def clear(self) -> None:
+        self.changes += 1
+        super().clear()
+
+
 class WorldTable:
     """One rank's table of process groups."""
 
@@ -340,7 +362,7 @@ class WorldTable:
         self.default_pg: dist.ProcessGroup | None = None
         self.group_count = 0
         self.pg_map: dict[Any, Any] = {}
-        self.pg_names: dict[Any, str] = {}
+        self.pg_names = _Counted()
         self.pg_group_ranks: dict[Any, dict[int, int]] = {}
         self.pg_backend_config: dict[Any, str] = {}
         self.tags_to_pg: dict[str, list[Any]] = {}
@@ -385,17 +407,35 @@ def worlds_per_thread() -> Iterator[None]:
 
 def adopt_world(table: WorldTable) -> None:
     """Make `table` the calling thread's, and register its groups by name for this thread. Needs `worlds_per_thread`."""
-    c10d._world._local.table = table
+    local = c10d._world._local
+    local.table, local.registered = table, set()
+    register_groups(table)
+
+
+def register_groups(table: WorldTable) -> int:
+    """Register the groups of the calling thread's table by name, those that other threads of the rank made too.
+
+    PyTorch has such a register per thread, and functional collectives look there.
+
+    Returns:
+        `table.pg_names.changes`; while that stays the same, and this thread adds to it by itself, there is nothing new.
+    """
+    local = c10d._world._local
+    names = set(table.pg_names.values())
+    for name in local.registered | names:
+        core._unregister_process_group(name)  # a name may stand for another group than before
     for group, name in table.pg_names.items():
         core._register_process_group(name, group)
+    local.registered = names
+    return table.pg_names.changes
 
 
 def leave_world() -> None:
     """Forget the calling thread's table and names."""
-    table = c10d._world._local.table
-    for name in list(table.pg_names.values()):
+    local = c10d._world._local
+    for name in local.registered | set(local.table.pg_names.values()):
         core._unregister_process_group(name)
-    del c10d._world._local.table
+    del local.table, local.registered
 
 
 def enter_group(group: PythonGroup | dist.ProcessGroup, name: str, backend: str, ranks: Sequence[int]) -> None:

@@ -122,6 +122,33 @@ def test_ddp_and_functional_collectives_in_a_rank_and_in_a_lane():
     assert not dist.is_initialized()
 
 
+def test_a_lane_knows_groups_by_name_that_its_rank_makes_and_leaves_later():
+    def main(ctx: Context) -> object:
+        found: list[list[float]] = []
+        asked, answered = ctx.queue(), ctx.queue()
+
+        def answer() -> None:
+            while (group := asked.get()) is not None:
+                summed = functional.all_reduce(torch.tensor([ctx.rank + 1.0]), "sum", group)
+                found.append(functional.wait_tensor(summed).tolist())
+                answered.put(None)
+
+        lane = ctx.spawn(answer, "lane")
+        for ranks in ([0, 1], [ctx.rank]):
+            group = dist.new_group(ranks, use_local_synchronization=True)
+            asked.put(group)
+            answered.get()
+            dist.destroy_process_group(group)
+        asked.put(ctx.workers)
+        asked.put(None)
+        lane.join()
+        return found
+
+    results = SimulatedEngine().run(main, CLUSTER, workers=2).results
+    assert results == [[[3.0], [rank + 1.0], [3.0]] for rank in range(2)]
+    assert not dist.is_initialized()
+
+
 def test_where_backward_is_known():
     x = torch.ones(1, requires_grad=True)
     told: list[object] = []

@@ -52,11 +52,16 @@ class RankState:
 
 @dataclass(slots=True)
 class ActivityState:
-    """What belongs to one activity: its rank's state and its own random states, swapped with the baton."""
+    """What belongs to one activity: its rank's state and its own random states, swapped with the baton.
+
+    `groups` says up to which change of the rank's table its thread knows the rank's groups by name; below zero, it has
+    not begun.
+    """
 
     rank: RankState
     fabric: Fabric
     random: Any = None
+    groups: int = -1
 
 
 class Fabric:

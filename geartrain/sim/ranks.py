@@ -19,7 +19,7 @@ from geartrain.runtime.seeding import stream_seed
 from geartrain.sim.compute import ChargeMode, Pacer, Prices
 from geartrain.sim.fabric import ActivityState, Fabric, RankState
 from geartrain.sim.kernel import Activity
-from geartrain.torch_private import adopt_world, leave_world, worlds_per_thread
+from geartrain.torch_private import adopt_world, leave_world, register_groups, worlds_per_thread
 
 YOUNG_OBJECTS = 20_000
 """New objects after which the garbage collector looks for cycles among them. All ranks' objects are in one process, so
@@ -108,7 +108,9 @@ class Ranks:
 
     def _inside(self, activity: Activity, body: Callable[[], Any]) -> Any:
         """What every thread of a rank is wrapped in: its group table, single-threaded backward, its charges."""
-        adopt_world(activity.state.rank.table)
+        table = activity.state.rank.table
+        adopt_world(table)
+        activity.state.groups = table.pg_names.changes
         torch.autograd.set_multithreading_enabled(False)
         with ExitStack() as stack:
             mode = self._mode(activity)
@@ -148,6 +150,9 @@ class Ranks:
         for swapped, state in zip(self._swapped, activity.state.random, strict=True):
             swapped.restore(state)
         self._running = activity
+        state = activity.state
+        if 0 <= state.groups != state.rank.table.pg_names.changes:
+            state.groups = register_groups(state.rank.table)
 
     def run(self) -> None:
         """Run all ranks to their ends; this thread's own state is as before afterwards."""
