@@ -58,6 +58,8 @@ def _root(
         "Examples:\n\n"
         "geartrain compare --task digits --engine real --ranks 2,4 --steps 100\n\n"
         "geartrain compare --task digits --cluster ethernet-1g,ethernet-10g --ranks 2,4,8\n\n"
+        "geartrain compare --task characters --target-loss 2.5 --checkpoint-every 50 --jobs 2 --out runs/a\n\n"
+        "geartrain compare --resume runs/a\n\n"
         "geartrain compare --workload resnet50 --cluster ethernet-10g --ranks 2,4,8,16 "
         "--strategies parameter_server:servers=4,peer_to_peer:kind=broadcast,synchronous:exchange=ring --json\n\n"
         "A strategy is NAME or NAME:KEY=VALUE,KEY=VALUE; between commas, an item with = and no : before it belongs to "
@@ -65,6 +67,7 @@ def _root(
     )
 )
 def compare(
+    context: typer.Context,
     task: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Train a task on real data (geartrain tasks, or FILE.py:CLASS)."),
@@ -113,6 +116,38 @@ def compare(
             metavar="DIR", help="Leave run.json, steps.jsonl and trace.json.gz of every cell in a folder below."
         ),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Go on with the grid in DIR, with its options: finished runs are read, others start from their last "
+            "checkpoint.",
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(metavar="N", help="Steps between two checkpoints of a run, kept below --out; 0: none.")
+    ] = 0,
+    target_loss: Annotated[
+        float | None, typer.Option(metavar="X", help="Stop a run when the mean loss of 10 steps is at most X.")
+    ] = None,
+    target_metric: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Stop a run when the task's main metric is X or better, see --evaluate-every."),
+    ] = None,
+    evaluate_every: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Steps between evaluations on worker 0. (default: 10 with --target-metric, else only at the end)",
+            show_default=False,
+        ),
+    ] = 0,
+    charge_evaluation: Annotated[
+        bool, typer.Option("--charge-evaluation", help="Let evaluations on the way take time, as training does.")
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", help="Simulated runs at a time, in processes of their own if more than 1.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Run a grid of strategies, clusters and numbers of workers; one table, closed forms beside it.
@@ -134,8 +169,15 @@ def compare(
         seed=seed,
         compute=compute,
         out=out,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        target_loss=target_loss,
+        target_metric=target_metric,
+        evaluate_every=evaluate_every,
+        charge_evaluation=charge_evaluation,
+        jobs=jobs,
     )
-    raise typer.Exit(run_comparison(asked, as_json))
+    raise typer.Exit(run_comparison(asked, as_json, _given(context)))
 
 
 @app.command(
@@ -292,6 +334,12 @@ def tasks(as_json: Json = False) -> None:
 def workloads(as_json: Json = False) -> None:
     """List the shapes of models that can be simulated without their numbers."""
     _list("workloads", as_json)
+
+
+def _given(context: typer.Context) -> frozenset[str]:
+    """The parameters that stood on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source and source.name == "COMMANDLINE")
 
 
 def _list(kind: str, as_json: bool) -> None:

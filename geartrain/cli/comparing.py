@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from geartrain.cli.output import bar, print_json, results, tell
+from geartrain.cli.output import print_json, results, tell, told
 from geartrain.cluster import Cluster, load_cluster
+from geartrain.compare.folder import read_grid
 from geartrain.compare.grid import SAMPLES_PER_WORKER, Grid
 from geartrain.compare.runner import Comparison, num_runs, run_grid
 from geartrain.compare.table import failures, print_comparison
@@ -16,6 +18,7 @@ from geartrain.cost.compute import ComputeModel, parse_compute
 from geartrain.cost.table import Table
 from geartrain.engines.base import Engine
 from geartrain.errors import ConfigurationError, UnknownName
+from geartrain.runtime.targets import Targets
 from geartrain.runtime.worker import Task
 from geartrain.workload.spec import Workload
 
@@ -23,6 +26,9 @@ TASK_STEPS, WORKLOAD_STEPS = 50, 3
 """Default steps. Those of a workload are all alike: there are no numbers that could change."""
 
 SHAPES = "shapes alone: one walk through the layers is recorded for each number of samples and replayed on every rank"
+
+MEASURED = "compute.json"
+"""In the folder of a grid: the times that computing was measured to take."""
 
 LOCAL = "local"
 ENGINES = ("real", "simulated")
@@ -43,11 +49,27 @@ class Asked:
     seed: int
     compute: str | None
     out: Path | None
+    resume: Path | None = None
+    checkpoint_every: int = 0
+    target_loss: float | None = None
+    target_metric: float | None = None
+    evaluate_every: int = 0
+    charge_evaluation: bool = False
+    jobs: int = 1
+
+    def kept(self) -> dict[str, Any]:
+        """What decides how a grid goes, and is kept with it; not where it is, nor how fast it is done."""
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name not in ("out", "resume", "jobs")}
 
 
-def compare(asked: Asked, as_json: bool) -> int:
-    """Run the grid and print it; the exit code."""
-    grid = build(asked)
+def compare(asked: Asked, as_json: bool, given: Collection[str] = ()) -> int:
+    """Run the grid and print it; the exit code.
+
+    Args:
+        given: names of what stood on the command line, the rest being defaults.
+    """
+    grid = build(again(asked, given) if asked.resume else asked)
     comparison = run(grid)
     if isinstance(grid.engine, Simulated):
         tell(*grid.engine.report())
@@ -66,8 +88,28 @@ def compare(asked: Asked, as_json: bool) -> int:
 def run(grid: Grid) -> Comparison:
     """Check and run a grid behind a progress bar."""
     grid.check()
-    with bar(num_runs(grid)) as progress:
+    with told(num_runs(grid)) as progress:
         return run_grid(grid, progress)
+
+
+def again(asked: Asked, given: Collection[str]) -> Asked:
+    """What was asked for when the grid that shall go on was begun; another option now is refused."""
+    assert asked.resume is not None, "there is a folder to go on with"
+    kept = read_grid(asked.resume)["asked"]
+    now = asked.kept()
+    different = [
+        f"--{name.replace('_', '-')} {now[name]}, there {'nothing' if kept.get(name) is None else kept[name]}"
+        for name in now
+        if name in given and now[name] != kept.get(name)
+    ]
+    if asked.out is not None and asked.out.resolve() != asked.resume.resolve():
+        different.append(f"--out {asked.out}, there {asked.resume}")
+    if different:
+        raise ConfigurationError(
+            f"the grid in {str(asked.resume)!r} was begun with other options: {'; '.join(different)}\n"
+            f"  go on with --resume {asked.resume} alone, or start anew in another folder"
+        )
+    return Asked(**{**now, **kept}, out=asked.resume, resume=asked.resume, jobs=asked.jobs)
 
 
 def build(asked: Asked) -> Grid:
@@ -80,6 +122,7 @@ def build(asked: Asked) -> Grid:
     clusters = [load_cluster(text.strip()) for text in asked.cluster.split(",")]
     steps = asked.steps if asked.steps is not None else WORKLOAD_STEPS if asked.workload else TASK_STEPS
     batch = asked.batch if asked.batch is not None else SAMPLES_PER_WORKER * max(ranks)
+    _check_batch(task, batch, ranks, asked.seed)
     engines = _engines(asked, task, batch, ranks)
     return Grid(
         task=task,
@@ -94,9 +137,14 @@ def build(asked: Asked) -> Grid:
         steps=steps,
         batch=batch,
         seed=asked.seed,
-        roofline=lambda cluster: engines.text(cluster) == "roofline",
+        roofline=engines.is_roofline,
         single=parse("single"),
         out=asked.out,
+        resume=asked.resume is not None,
+        checkpoint_every=asked.checkpoint_every,
+        targets=_targets(asked, task),
+        jobs=asked.jobs,
+        asked=asked.kept(),
         options={
             "task": asked.task,
             "workload": asked.workload,
@@ -139,6 +187,28 @@ def _task(asked: Asked) -> Task:
     return get_task(name)
 
 
+def _check_batch(task: Task, batch: int, ranks: Sequence[int], seed: int) -> None:
+    """TaskError where the task has too few samples for the batch."""
+    for workers in ranks:
+        if 1 <= workers <= batch:  # what is not, the grid refuses
+            task.batches(0, workers, batch, seed)
+
+
+def _targets(asked: Asked, task: Task) -> Targets | None:
+    if asked.target_loss is None and asked.target_metric is None and not asked.evaluate_every:
+        if asked.charge_evaluation:
+            raise ConfigurationError("--charge-evaluation charges nothing without --target-metric or --evaluate-every")
+        return None
+    if asked.target_metric is not None and not asked.workload and not task.metric(task.model(asked.seed)):
+        raise ConfigurationError(f"task {task.name!r} has no metric to reach; give --target-loss instead")
+    return Targets(
+        loss=asked.target_loss,
+        metric=asked.target_metric,
+        evaluate_every=asked.evaluate_every,
+        charge_evaluation=asked.charge_evaluation,
+    )
+
+
 def _numbers(text: str) -> list[int]:
     """Numbers of workers from "2,4,8"."""
     try:
@@ -168,6 +238,10 @@ class Real:
     def text(self, cluster: Cluster) -> str:
         return "real time"
 
+    def is_roofline(self, cluster: Cluster) -> bool:
+        """Real time is nobody's model."""
+        return False
+
 
 class Simulated:
     """Makes a simulated engine for a cluster; each price list once, since measuring one takes a while.
@@ -176,10 +250,14 @@ class Simulated:
         compute: as on the command line; without it, measured for a task on this machine, a roofline otherwise.
         task: what is measured; None where there are only shapes.
         sizes: numbers of samples that a worker takes at once.
+        kept: a file that keeps measured times, so that a grid which goes on does not go on with others.
+        again: take them from there.
     """
 
-    def __init__(self, compute: str | None, task: Task | None, sizes: Sequence[int]) -> None:
-        self._compute, self._task, self._sizes = compute, task, sizes
+    def __init__(
+        self, compute: str | None, task: Task | None, sizes: Sequence[int], kept: Path | None, again: bool
+    ) -> None:
+        self._compute, self._task, self._sizes, self._kept, self._again = compute, task, sizes, kept, again
         self._models: dict[str, ComputeModel] = {}
 
     def __call__(self, cluster: Cluster) -> Engine:
@@ -191,6 +269,10 @@ class Simulated:
         if self._compute:
             return self._compute
         return "measured" if cluster.name == LOCAL and self._task else "roofline"
+
+    def is_roofline(self, cluster: Cluster) -> bool:
+        """Whether computing on it is priced as closed forms do."""
+        return self.text(cluster) == "roofline"
 
     def model(self, text: str) -> ComputeModel:
         if text not in self._models:
@@ -206,7 +288,14 @@ class Simulated:
         from geartrain.runtime.measure import measure_table
 
         assert self._task is not None
-        return measure_table(self._task, self._sizes)
+        if self._kept and self._again and self._kept.exists():
+            return Table.load(self._kept)
+        table = measure_table(self._task, self._sizes)
+        if self._kept:
+            unfinished = self._kept.with_name(f".{self._kept.name}")
+            table.save(unfinished)
+            unfinished.replace(self._kept)
+        return table
 
 
 def _engines(asked: Asked, task: Task, batch: int, ranks: Sequence[int]) -> Real | Simulated:
@@ -214,7 +303,9 @@ def _engines(asked: Asked, task: Task, batch: int, ranks: Sequence[int]) -> Real
         return Real()
     # Shares of workers differ by one sample where the batch does not divide; one worker alone takes it whole.
     sizes = {batch, *(batch // n for n in ranks), *(-(-batch // n) for n in ranks)}
-    engines = Simulated(asked.compute, None if asked.workload else task, sorted(size for size in sizes if size > 0))
+    kept = asked.out / MEASURED if asked.out else None
+    priced = None if asked.workload else task
+    engines = Simulated(asked.compute, priced, sorted(size for size in sizes if size > 0), kept, bool(asked.resume))
     if asked.compute not in (None, "measured"):
         engines.model(str(asked.compute))  # a mistake shows before anything runs
     return engines

@@ -60,13 +60,31 @@ class Bar:
     def start(self, what: str) -> None:
         self._progress.update(self._task, description=what)
 
-    def done(self) -> None:
+    def done(self, what: str) -> None:
         self._progress.advance(self._task)
 
 
+class Lines:
+    """A line for each run that has ended, where standard error is no terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+
+    def start(self, what: str) -> None:
+        return
+
+    def done(self, what: str) -> None:
+        self._done += 1
+        if what:
+            tell(f"{self._done}/{self._total} {what}")
+
+
 @contextmanager
-def bar(total: int) -> Iterator[Bar]:
-    """Shows a bar on standard error while the block runs."""
+def told(total: int) -> Iterator[Bar | Lines]:
+    """Tells on standard error how a grid of so many runs goes on: a bar on a terminal, else lines."""
+    if not notices().is_terminal:
+        yield Lines(total)
+        return
     columns = (
         SpinnerColumn(),
         BarColumn(bar_width=24),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from geartrain.record.files import RunFolder
 from geartrain.record.log import RunRecord
 from geartrain.record.means import MeanStep, mean_step
 from geartrain.record.split import Split, split
+from geartrain.runtime.checkpoint import Checkpoints, latest, read_info, whole_record
 from geartrain.runtime.loop import Training
 
 KEYS = (
@@ -35,6 +37,9 @@ KEYS = (
 )
 """Keys of one object of `--json`, in order."""
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run's checkpoints, below its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -44,11 +49,14 @@ class Result:
         steps: steps that all workers finished.
         final_loss: of the global batch of the last of them.
         metric: the task's main quality on held-out data; `metrics` has all by name.
+        time_to_target: seconds from the begin of training until the targets were reached.
+        evaluations: [step, metrics] of each evaluation on the way.
         closed_form: the strategy's own account of a step, its computing priced by a roofline.
         closed_form_time: seconds of a step by that account; where computing is not priced so, with this run's own.
         busiest: bytes per step sent by the rank, services included, that sends most.
         error: why the cell failed or was cut short.
         interrupted: the user stopped it.
+        read: it was complete already, and its files were read.
     """
 
     cell: Cell
@@ -57,12 +65,15 @@ class Result:
     mean: MeanStep | None = None
     final_loss: float | None = None
     metrics: dict[str, float]
+    time_to_target: float | None = None
+    evaluations: Sequence[tuple[int, dict[str, float]]] = ()
     closed_form: Cost | None = None
     closed_form_time: float | None = None
     busiest: float = 0.0
     out: str | None = None
     error: str | None = None
     interrupted: bool = False
+    read: bool = False
 
     @property
     def metric(self) -> float | None:
@@ -80,6 +91,7 @@ class Result:
             steps=self.steps,
             final_loss=self.final_loss,
             metric=self.metric,
+            time_to_target=self.time_to_target,
             closed_form_step_time=self.closed_form_time,
             out=self.out,
         )
@@ -94,24 +106,43 @@ class Result:
             )
         return values
 
+    def summary(self) -> dict[str, Any]:
+        """All that `geartrain.compare.finished` needs to know the result again."""
+        mean = self.mean
+        return {
+            **self.as_json(),
+            "metrics": self.metrics,
+            "evaluations": self.evaluations,
+            "error": self.error,
+            "stopped_by_user": self.interrupted,
+            "counted_steps": mean.steps if mean else 0,
+            "hidden_communication": mean.hidden_communication if mean else None,
+            "busiest_rank_sends": self.busiest,
+        }
+
 
 def run_cell(grid: Grid, cell: Cell) -> Result:
-    """Run one cell. What goes wrong while it runs is told in the result, with whatever was measured until then."""
+    """Run one cell. What goes wrong while it runs is told in the result, with whatever was measured until then.
+
+    Of a grid that goes on, a run that has a checkpoint goes on from there.
+    """
     folder = RunFolder(grid.out / cell.folder) if grid.out else None
+    if folder:
+        folder.begin()
     try:
-        closed_form = _closed_form(grid, cell)
+        form = closed_form(grid, cell)
     except GeartrainError as problem:
         return Result(cell=cell, engine=grid.engine_name, metrics={}, error=str(problem))
-    record, error, interrupted = _run(grid, cell)
+    record, error, interrupted = _run(grid, cell, folder)
     parts = split(record) if record else Split(())
-    result = _result(grid, cell, record, parts, closed_form, error, folder, interrupted)
+    result = _result(grid, cell, record, parts, form, error, folder, interrupted)
     if folder and record:
         folder.write(
             record,
             parts,
             config=grid.config(cell),
-            summary={**result.as_json(), "metrics": result.metrics, "error": result.error},
-            cost=asdict(closed_form) if closed_form else None,
+            summary=result.summary(),
+            cost=asdict(form) if form else None,
         )
     return result
 
@@ -136,19 +167,39 @@ def whole_batch_compute(grid: Grid, cell: Cell) -> float | None:
     return mean.compute if mean else None
 
 
-def _run(grid: Grid, cell: Cell) -> tuple[RunRecord | None, str | None, bool]:
+def _run(grid: Grid, cell: Cell, folder: RunFolder | None) -> tuple[RunRecord | None, str | None, bool]:
     """The record, or as much of it as there is; what went wrong; whether it was the user who stopped it."""
-    main = Training(strategy=cell.strategy, task=grid.task, steps=grid.steps, batch=grid.batch, seed=grid.seed)
+    checkpoints = _checkpoints(grid, folder)
+    main = Training(
+        strategy=cell.strategy,
+        task=grid.task,
+        steps=grid.steps,
+        batch=grid.batch,
+        seed=grid.seed,
+        checkpoints=checkpoints,
+        targets=grid.targets,
+    )
+    saved = None
     try:
+        saved = read_info(checkpoints.resume) if checkpoints and checkpoints.resume else None
         engine = grid.engine(cell.cluster)
         record = engine.run(
             main, cell.cluster, workers=cell.ranks, services=cell.services, seed=grid.seed, meta=grid.meta
         )
+        record = whole_record(record, saved)
     except RunError as error:
-        return error.record if isinstance(error.record, RunRecord) else None, str(error), False
+        broken = error.record if isinstance(error.record, RunRecord) else None
+        return whole_record(broken, saved) if broken else None, str(error), False
     except GeartrainError as error:
         return None, str(error), False
     return record, record.interrupted, record.interrupted is not None
+
+
+def _checkpoints(grid: Grid, folder: RunFolder | None) -> Checkpoints | None:
+    if folder is None or not grid.checkpoint_every:
+        return None
+    path = folder.path / CHECKPOINTS
+    return Checkpoints(folder=path, every=grid.checkpoint_every, resume=latest(path) if grid.resume else None)
 
 
 def _result(
@@ -156,7 +207,7 @@ def _result(
     cell: Cell,
     record: RunRecord | None,
     parts: Split,
-    closed_form: Cost | None,
+    form: Cost | None,
     error: str | None,
     folder: RunFolder | None,
     interrupted: bool,
@@ -168,9 +219,11 @@ def _result(
         steps=len(finished),
         mean=mean,
         final_loss=_loss(parts, finished[-1]) if finished else None,
-        metrics=_metrics(record),
-        closed_form=closed_form,
-        closed_form_time=_closed_form_time(closed_form, mean, grid.roofline(cell.cluster)),
+        metrics=_told(record, "metric") or {},
+        time_to_target=_told(record, "time_to_target"),
+        evaluations=_told(record, "evaluations") or (),
+        closed_form=form,
+        closed_form_time=_closed_form_time(form, mean, grid.roofline(cell.cluster)),
         busiest=_busiest(record, parts, len(finished)) if record and finished else 0.0,
         out=str(folder.path) if folder and record else None,
         error=error,
@@ -178,7 +231,8 @@ def _result(
     )
 
 
-def _closed_form(grid: Grid, cell: Cell) -> Cost | None:
+def closed_form(grid: Grid, cell: Cell) -> Cost | None:
+    """The strategy's own account of a step of a cell; None where the shape of a step is not known."""
     if grid.workload is None:
         return None
     return cell.strategy.cost(grid.workload, cell.place(), grid.batch)
@@ -208,12 +262,10 @@ def _loss(parts: Split, step: int) -> float | None:
     return total / samples if samples and math.isfinite(total) else None
 
 
-def _metrics(record: RunRecord | None) -> dict[str, float]:
-    """The task's qualities by name, from the worker that has them."""
-    for result in record.results if record else ():
-        if isinstance(result, dict) and result.get("metric"):
-            return dict(result["metric"])
-    return {}
+def _told(record: RunRecord | None, key: str) -> Any:
+    """What worker 0, which evaluates, has handed back under a key."""
+    first = record.results[0] if record and record.results else None
+    return first.get(key) if isinstance(first, dict) else None
 
 
 def _busiest(record: RunRecord, parts: Split, num_steps: int) -> float:

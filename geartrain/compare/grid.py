@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from geartrain.engines.base import Engine
 from geartrain.errors import ConfigurationError, TaskError
 from geartrain.record.means import WARM_UP
 from geartrain.runtime.strategy import Strategy, check_shapes
+from geartrain.runtime.targets import Targets
 from geartrain.runtime.worker import Task
 from geartrain.workload.spec import Workload
 
@@ -48,6 +49,10 @@ class Cell:
         return f"{self.strategy} on {self.cluster.name} with {self.ranks} worker(s)"
 
 
+def _always(cluster: Cluster) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """A comparison.
@@ -64,7 +69,12 @@ class Grid:
         roofline: whether a cluster's computing is priced by the roofline that closed forms assume.
         single: the strategy of one worker alone, which efficiency is measured against; None leaves efficiency out.
         out: folder for the runs' files, one below it for each cell; None writes nothing.
+        resume: go on with what is in `out`: runs that are complete are read, others go on from their last checkpoint.
+        checkpoint_every: steps between the checkpoints of a run; 0 makes none.
+        targets: what ends a run early, and what is evaluated on the way.
+        jobs: simulated runs at a time, in processes of their own if there are several.
         options: whatever else decided how it went, for the record.
+        asked: what a user asked for, kept in `out` so that it need not be said again to go on.
     """
 
     task: Task
@@ -79,10 +89,15 @@ class Grid:
     steps: int
     batch: int
     seed: int = 0
-    roofline: Callable[[Cluster], bool] = lambda cluster: True
+    roofline: Callable[[Cluster], bool] = _always
     single: Strategy | None = None
     out: Path | None = None
+    resume: bool = False
+    checkpoint_every: int = 0
+    targets: Targets | None = None
+    jobs: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -108,6 +123,7 @@ class Grid:
                 f"a global batch of {self.batch} cannot be dealt to {most} workers: each needs at least one sample.\n"
                 f"  give --batch {most} or more, or fewer --ranks"
             )
+        self._check_saving()
         names = [cell.folder for cell in self.cells]
         for name in names:
             if names.count(name) > 1:
@@ -116,6 +132,23 @@ class Grid:
             cell.place()
             if self.meta:
                 check_shapes(cell.strategy)
+
+    def _check_saving(self) -> None:
+        if self.meta and (self.checkpoint_every or self.targets):
+            raise ConfigurationError(
+                "a workload has shapes and no numbers: there is nothing to save or to reach, so leave out "
+                "--checkpoint-every, --target-loss, --target-metric and --evaluate-every"
+            )
+        if self.checkpoint_every < 0:
+            raise ConfigurationError(f"--checkpoint-every {self.checkpoint_every}: give 1 step or more")
+        if self.checkpoint_every and not self.out:
+            raise ConfigurationError("--checkpoint-every needs a folder to write to: give --out DIR")
+        if self.jobs < 1:
+            raise ConfigurationError(f"--jobs {self.jobs}: at least 1 run at a time goes on")
+        if self.jobs > 1 and self.engine_name == "real":
+            raise ConfigurationError(
+                "--jobs is for simulated runs: real ones at the same time would take each other's cores, and be slower"
+            )
 
     def config(self, cell: Cell) -> dict[str, Any]:
         """The complete effective configuration of a cell, in JSON's words."""
@@ -135,5 +168,7 @@ class Grid:
             "warm_up_steps": WARM_UP if self.steps > WARM_UP else 0,
             "batch": self.batch,
             "seed": self.seed,
+            "checkpoint_every": self.checkpoint_every,
+            "targets": None if self.targets is None else asdict(self.targets),
             **self.options,
         }

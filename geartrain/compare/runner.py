@@ -1,22 +1,24 @@
-"""Running a grid: cell by cell, with progress, and whatever goes wrong in one cell told and left behind."""
+"""Running a grid: run by run, with progress, and whatever goes wrong in one of them told and left behind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from geartrain.compare.cell import Result, run_cell, whole_batch_compute
-from geartrain.compare.grid import Grid
-from geartrain.record.files import RunFolder, readable, write_together
+from geartrain.compare.finished import read_result
+from geartrain.compare.folder import GridFolder
+from geartrain.compare.grid import Cell, Grid
+from geartrain.units import format_time
 
 
 class Progress(Protocol):
-    """Told what runs and what is done; a bar, or nothing."""
+    """Told what runs and what is done; a bar, lines, or nothing."""
 
     def start(self, what: str) -> None: ...
 
-    def done(self) -> None: ...
+    def done(self, what: str) -> None: ...
 
 
 @dataclass
@@ -26,7 +28,7 @@ class Comparison:
     Attributes:
         results: one per cell that was started, in the grid's order.
         baselines: cluster's name -> seconds that one worker alone computes for the whole batch.
-        interrupted: the user stopped it; the cells after the last result never ran.
+        interrupted: the user stopped it; cells that have no result never ran.
     """
 
     grid: Grid
@@ -46,37 +48,100 @@ class Comparison:
         return alone / (result.cell.ranks * result.mean.step_time)
 
 
+@dataclass(frozen=True)
+class Run:
+    """A cell, or, before the first cell of each cluster, one worker alone on it; numbered in the grid's order."""
+
+    number: int
+    cell: Cell
+    alone: bool = False
+
+    def __str__(self) -> str:
+        return f"one worker alone on {self.cell.cluster.name}" if self.alone else str(self.cell)
+
+
+Outcome = Result | float | None
+"""Of a cell its result; of one worker alone, the seconds it computes."""
+
+
+def runs_of(grid: Grid) -> list[Run]:
+    """All runs of a grid, in order."""
+    runs: list[Run] = []
+    clusters: set[str] = set()
+    for cell in grid.cells:
+        if grid.single and cell.cluster.name not in clusters:
+            clusters.add(cell.cluster.name)
+            runs.append(Run(len(runs), cell, alone=True))
+        runs.append(Run(len(runs), cell))
+    return runs
+
+
 def num_runs(grid: Grid) -> int:
     """How often `Progress.done` is called when all goes well."""
-    return len(grid.cells) + (len(grid.clusters) if grid.single else 0)
+    return len(runs_of(grid))
+
+
+def perform(grid: Grid, run: Run) -> Outcome:
+    """Do a run; where the grid goes on and the run is complete, read it."""
+    if run.alone:
+        return whole_batch_compute(grid, run.cell)
+    known = read_result(grid, run.cell) if grid.resume else None
+    return known or run_cell(grid, run.cell)
 
 
 def run_grid(grid: Grid, progress: Progress) -> Comparison:
-    """Check the grid, then run all of its cells; Ctrl-C ends it with what there is."""
+    """Check the grid, then do all of its runs; Ctrl-C ends it with what there is."""
     grid.check()
-    folder = RunFolder(grid.out) if grid.out else None
+    folder = GridFolder(grid) if grid.out else None
     comparison = Comparison(grid)
+    if folder:
+        comparison.baselines.update(folder.baselines)
+    runs = [run for run in runs_of(grid) if not (run.alone and run.cell.cluster.name in comparison.baselines)]
+    for _ in range(num_runs(grid) - len(runs)):
+        progress.done("")
+    results: dict[int, Result] = {}
     try:
-        _run_cells(grid, comparison, progress)
+        for run, outcome in _outcomes(grid, runs, progress):
+            if isinstance(outcome, Result):
+                results[run.number] = outcome
+                comparison.interrupted |= outcome.interrupted
+            else:
+                comparison.baselines[run.cell.cluster.name] = outcome
+                if folder:
+                    folder.keep_baseline(run.cell.cluster.name, outcome)
+            progress.done(describe(run, outcome))
     except KeyboardInterrupt:
         comparison.interrupted = True
+    comparison.results = [result for _, result in sorted(results.items())]
     if folder:
-        objects = [result.as_json() for result in comparison.results]
-        write_together({folder.path / "compare.json": readable(objects)})
+        folder.finish([result.as_json() for result in comparison.results])
     return comparison
 
 
-def _run_cells(grid: Grid, comparison: Comparison, progress: Progress) -> None:
-    for cell in grid.cells:
-        name = cell.cluster.name
-        if grid.single and name not in comparison.baselines:
-            progress.start(f"one worker alone on {name}")
-            comparison.baselines[name] = whole_batch_compute(grid, cell)
-            progress.done()
-        progress.start(str(cell))
-        result = run_cell(grid, cell)
-        comparison.results.append(result)
-        progress.done()
-        if result.interrupted:
-            comparison.interrupted = True
+def _outcomes(grid: Grid, runs: Sequence[Run], progress: Progress) -> Iterator[tuple[Run, Outcome]]:
+    """Each run with its outcome as it ends; after a run that the user stopped, none is begun."""
+    if grid.jobs > 1:
+        from geartrain.compare.jobs import in_processes
+
+        yield from in_processes(grid, runs, progress)
+        return
+    for run in runs:
+        progress.start(str(run))
+        outcome = perform(grid, run)
+        yield run, outcome
+        if isinstance(outcome, Result) and outcome.interrupted:
             return
+
+
+def describe(run: Run, outcome: Outcome) -> str:
+    """A run and what came of it, in one line."""
+    if not isinstance(outcome, Result):
+        return f"{run}: {'failed' if outcome is None else format_time(outcome) + ' of computing a step'}"
+    if outcome.interrupted:
+        return f"{run}: stopped after {outcome.steps} steps"
+    if outcome.error:
+        return f"{run}: failed: {outcome.error.splitlines()[0]}"
+    parts = [] if outcome.mean is None else [f"{format_time(outcome.mean.step_time)} a step"]
+    parts += [] if outcome.final_loss is None else [f"loss {outcome.final_loss:.4g} after {outcome.steps} steps"]
+    parts += [] if outcome.time_to_target is None else [f"target reached in {format_time(outcome.time_to_target)}"]
+    return f"{run}: {', '.join(parts) or 'done'}{' (read)' if outcome.read else ''}"

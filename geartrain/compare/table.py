@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from geartrain.compare.cell import Result
+from geartrain.compare.grid import Grid
 from geartrain.compare.runner import Comparison
 from geartrain.record.text import print_whole
+from geartrain.runtime.targets import SMOOTHED, Targets
 from geartrain.units import format_size
 
 STRATEGY_WIDTH = 32
@@ -21,6 +23,10 @@ Times: mean over the steps after the first, of the slowest worker of each step. 
 Efficiency: compute of the whole batch on one worker / (workers x step time).
 Closed form: the strategy's own account of a step; where computing is measured, with that in place of a roofline's."""
 """What the columns mean, to be printed below the table."""
+
+TARGET_NOTE = """\
+Time to target: from the begin of training until {targets}; "-": not reached. A run stops
+when it is. Evaluations are {charged}."""
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
@@ -37,6 +43,9 @@ def comparison_table(comparison: Comparison) -> Table:
     if several:
         table.add_column("cluster", no_wrap=True)
     metric = next((name for result in results for name in result.metrics), "metric")
+    times_to_target = [result.time_to_target for result in results if result.time_to_target is not None]
+    target_unit = _unit_of(times_to_target)
+    target = [f"time to\ntarget {target_unit[1]}"] if _asked(comparison.grid.targets) else []
     for header in (
         "workers",
         f"step\n{unit}",
@@ -49,6 +58,7 @@ def comparison_table(comparison: Comparison) -> Table:
         "messages",
         "final\nloss",
         metric,
+        *target,
         f"closed\nform {unit}",
         "differ-\nence",
     ):
@@ -56,7 +66,11 @@ def comparison_table(comparison: Comparison) -> Table:
     for i, result in enumerate(results):
         ends = i + 1 < len(results) and _block(results[i + 1]) != _block(result)
         where = [result.cell.cluster.name] if several else []
-        table.add_row(str(result.cell.strategy), *where, *_values(comparison, result, factor), end_section=ends)
+        values = _values(comparison, result, factor)
+        if target:
+            time = result.time_to_target
+            values.insert(-2, "-" if time is None else _number(time / target_unit[0]))
+        table.add_row(str(result.cell.strategy), *where, *values, end_section=ends)
     return table
 
 
@@ -65,7 +79,30 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     print_whole(console, comparison_table(comparison))
     for line in failures(comparison):
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-    console.print(NOTE, style="dim", markup=False, highlight=False, soft_wrap=True)
+    for note in (NOTE, *target_notes(comparison.grid)):
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def target_notes(grid: Grid) -> list[str]:
+    """What the targets mean and what evaluating cost, where there are targets or evaluations."""
+    targets = grid.targets
+    if targets is None:
+        return []
+    virtual = grid.engine_name == "simulated"
+    charged = "charged" if targets.charge_evaluation else f"not charged{'' if virtual else ': all workers pause'}"
+    asked = _asked(targets)
+    if not asked:
+        return [f"Evaluations on the way, every {targets.every} steps, are {charged}."]
+    return [TARGET_NOTE.format(targets=" and ".join(asked), charged=charged)]
+
+
+def _asked(targets: Targets | None) -> list[str]:
+    """The targets in words."""
+    if targets is None:
+        return []
+    loss = [] if targets.loss is None else [f"the mean loss of {SMOOTHED} steps is {targets.loss:g}"]
+    metric = [] if targets.metric is None else [f"the metric, every {targets.every} steps, is {targets.metric:g}"]
+    return loss + metric
 
 
 def failures(comparison: Comparison) -> list[str]:
@@ -88,7 +125,9 @@ def _title(comparison: Comparison) -> str:
     grid = comparison.grid
     clusters = ", ".join(dict.fromkeys(cluster.name for cluster in grid.clusters))
     clock = "virtual time" if grid.engine_name == "simulated" else "measured"
-    return f"{grid.subject} on {clusters}, {grid.engine_name} ({clock}): {grid.steps} steps of {grid.batch} samples"
+    most = "at most " if _asked(grid.targets) else ""
+    steps = f"{most}{grid.steps} steps of {grid.batch} samples"
+    return f"{grid.subject} on {clusters}, {grid.engine_name} ({clock}): {steps}"
 
 
 def _block(result: Result) -> tuple[str, int]:
@@ -98,7 +137,11 @@ def _block(result: Result) -> tuple[str, int]:
 def _unit(results: Sequence[Result]) -> tuple[float, str]:
     """The unit for all times of the table, fitting the median step."""
     times = sorted(result.mean.step_time for result in results if result.mean)
-    times = times or sorted(result.closed_form_time for result in results if result.closed_form_time)
+    return _unit_of(times or sorted(result.closed_form_time for result in results if result.closed_form_time))
+
+
+def _unit_of(times: Sequence[float]) -> tuple[float, str]:
+    times = sorted(times)
     middle = times[len(times) // 2] if times else 1.0
     return next((pair for pair in _UNITS if middle >= pair[0]), _UNITS[-1])
 

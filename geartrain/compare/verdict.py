@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from geartrain.compare.cell import Result
+from geartrain.record.text import time_text
 from geartrain.units import format_size, format_time
 
 _CLEAR = 1.05
@@ -15,7 +16,8 @@ def verdict(results: Sequence[Result]) -> str:
     """One sentence on each cluster's largest number of workers: the fastest strategy, the next and the slowest.
 
     Speed is step time. The reason is the kind of time that differs most; for communication, the first of these that
-    differs: what the busiest rank sends, what is hidden behind compute, the number of messages.
+    differs: what the busiest rank sends, what is hidden behind compute, the number of messages. Where a target was
+    reached, who came there first is said, too.
     """
     parts = []
     for cluster in dict.fromkeys(result.cell.cluster.name for result in results):
@@ -30,7 +32,15 @@ def verdict(results: Sequence[Result]) -> str:
     if not parts:
         return "No run came far enough to compare."
     text = "; ".join(parts)
-    return text[0].upper() + text[1:] + "."
+    return text[0].upper() + text[1:] + "." + _first_at_target(results)
+
+
+def _first_at_target(results: Sequence[Result]) -> str:
+    there = [(result.time_to_target, i) for i, result in enumerate(results) if result.time_to_target is not None]
+    if not there:
+        return ""
+    time, first = min(there)
+    return f" The target is reached first by {results[first].cell}, in {format_time(time)}."
 
 
 def _contest(rivals: Sequence[Result]) -> str:
@@ -63,7 +73,7 @@ def _reason(winner: Result, loser: Result) -> str:
     if most == "compute":
         return f"it computes {format_time(fast.compute)} a step instead of {format_time(slow.compute)}"
     if most == "wait":
-        return f"it waits {format_time(fast.wait)} a step instead of {format_time(slow.wait)}"
+        return f"it waits {time_text(fast.wait)} a step instead of {time_text(slow.wait)}"
     exposed = slow.exposed_communication - fast.exposed_communication
     if loser.busiest > _CLEAR * winner.busiest:
         return f"its busiest rank sends {format_size(winner.busiest)} a step instead of {format_size(loser.busiest)}"

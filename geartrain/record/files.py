@@ -54,6 +54,10 @@ class RunFolder:
                 "  give --out a folder that exists, or can be made, and that you may write to"
             ) from error
 
+    def begin(self) -> None:
+        """Take away what says that a run is complete: another one begins here."""
+        (self.path / RUN).unlink(missing_ok=True)
+
     def write(
         self,
         record: RunRecord,

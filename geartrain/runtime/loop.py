@@ -107,7 +107,8 @@ class _Run:
 
     def __init__(self, training: Training, ctx: Context, worker: Worker, keeper: Keeper | None) -> None:
         self._training, self._ctx, self._worker, self._keeper = training, ctx, worker, keeper
-        self._batches = training.task.batches(ctx.rank, ctx.num_workers, training.batch, training.seed)
+        with uncharged():  # data is loaded by whoever needs it first in a process: no part of the run
+            self._batches = training.task.batches(ctx.rank, ctx.num_workers, training.batch, training.seed)
         self._witness = witness_of(worker.model)
         self._losses: list[float | None] = []
         self._samples, self._paused = 0, 0.0

@@ -1,4 +1,5 @@
 import json
+from importlib import resources
 
 import pytest
 
@@ -62,6 +63,15 @@ def test_workload_tells_its_size(capsys):
         ([*BASE, "--steps", "0"], "0 steps train nothing"),
         ([*BASE, "--out", __file__], "cannot write to the output folder"),
         ([*BASE, "--cluster", "ethernet-1g", "--compute", "guess"], "no compute model is called 'guess'"),
+        ([*BASE, "--batch", "5000"], "a global batch of 5000 cannot be dealt"),
+        ([*BASE, "--out", "/proc/none"], "cannot write to the output folder"),
+        ([*BASE, "--checkpoint-every", "5"], "needs a folder to write to"),
+        ([*BASE, "--evaluate-every", "-1"], "every -1 steps"),
+        ([*BASE, "--charge-evaluation"], "charges nothing"),
+        ([*BASE, "--jobs", "0"], "at least 1 run at a time"),
+        ([*BASE, "--engine", "real", "--jobs", "2"], "--jobs is for simulated runs"),
+        (["compare", "--workload", "resnet50", "--target-loss", "1"], "nothing to save or to reach"),
+        (["compare", "--resume", "none"], "there is no grid to go on with in 'none'"),
         (["simulate", "none.py"], "there is no script 'none.py'"),
         (["run", "none.py"], "there is no script 'none.py'"),
         (["run", "--ranks", "0", __file__], "at least 1 rank"),
@@ -73,6 +83,13 @@ def test_what_the_user_got_wrong_is_one_message(args, words, capsys):
     assert code == 2
     assert words in " ".join(err.split())
     assert "Traceback" not in err and out == ""
+
+
+def test_fewer_devices_than_workers_are_refused(capsys, workdir):
+    preset = resources.files("geartrain.cluster") / "presets" / "ethernet-1g.toml"
+    (workdir / "two.toml").write_text(preset.read_text().replace('count = "any"', "count = 2"))
+    code, out, err = called(capsys, *BASE, "--cluster", "two.toml", "--ranks", "2,3", "--strategies", "synchronous")
+    assert code == 2 and "3 workers need 3 devices" in err and out == ""
 
 
 @pytest.mark.parametrize(("args", "code"), [(["--nonsense"], 2), (["compare", "--nonsense"], 2), (["nonsense"], 2)])

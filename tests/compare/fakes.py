@@ -127,5 +127,5 @@ class Silent:
     def start(self, what):
         self.told.append(what)
 
-    def done(self):
+    def done(self, what):
         self.told.append("done")
