@@ -12,6 +12,9 @@ from geartrain.errors import ConfigurationError
 from geartrain.record.log import RunRecord
 from geartrain.units import format_time
 
+BUSY = 0.8
+"""Share of the host's cores above which its own scheduling shows in the times."""
+
 
 def emulate(
     script: str | None,
@@ -50,7 +53,7 @@ def told(emulation: dict[str, Any]) -> list[str]:
     """What a reader of the results must know of the network and the devices, as lines."""
     if not emulation:
         return []
-    delay = emulation["delay"]
+    delay, busy = emulation["delay"], emulation["host_busy"]
     pings = [
         f"{ping['from']} to {ping['to']} {format_time(ping['asked'])} asked, {format_time(ping['median'])} measured"
         for ping in delay["pings"]
@@ -61,6 +64,9 @@ def told(emulation: dict[str, Any]) -> list[str]:
         relay = delay["relay"]
         late = f"{format_time(relay['late_mean'])} late on average, {format_time(relay['late_most'])} at most"
         lines.append(f"relay: {relay['frames']} frames, {late}, {relay['lost']} lost, {relay['busy']:.0%} of a core")
+    lines.append(
+        f"host: {busy:.0%} of all cores in use" + ("; times may be the host's, not the network's" * (busy > BUSY))
+    )
     if "compute" in emulation:
         devices = emulation["compute"]
         lines.append(

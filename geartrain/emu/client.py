@@ -8,8 +8,8 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import process, spawn
 from multiprocessing.connection import Connection
@@ -21,7 +21,7 @@ from geartrain.emu.messages import Child, Ended, Load, Prepare, Refused, Run, St
 from geartrain.emu.namespaces import Right
 from geartrain.emu.network import NetworkInfo
 from geartrain.emu.plan import Plan
-from geartrain.errors import ConfigurationError
+from geartrain.errors import ConfigurationError, GeartrainError
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE = 10.0  # seconds that a station gets to end; chosen
@@ -87,9 +87,13 @@ class Station:
         """Fork processes and wait for their ends; a signal that comes meanwhile ends them, and its name is told."""
         setting: dict[str, Any] = spawn.get_preparation_data(process.current_process().name)
         setting = {name: bytes(value) if name == "authkey" else value for name, value in setting.items()}
-        self._control.send(Run(network.plan, tuple(children), setting, len(descriptors), grace))
-        with socket.socket(fileno=os.dup(self._control.fileno())) as channel:
-            socket.send_fds(channel, [b"d"], list(descriptors))
+        with self._whole():
+            self._control.send(Run(network.plan, tuple(children), setting, len(descriptors), grace))
+            with socket.socket(fileno=os.dup(self._control.fileno())) as channel:
+                socket.send_fds(channel, [b"d"], list(descriptors))
+            return self._wait()
+
+    def _wait(self) -> tuple[Ended, str | None]:
         interrupted: str | None = None
         while True:
             try:
@@ -97,14 +101,25 @@ class Station:
                 return ended, interrupted
             except (KeyboardInterrupt, SignalReceived) as error:
                 if interrupted is not None:
-                    self.close()
                     raise
                 interrupted = error.name if isinstance(error, SignalReceived) else "SIGINT"
                 self._control.send(Stop())
 
     def _ask(self, request: object) -> Any:
-        self._control.send(request)
-        return self._answer()
+        with self._whole():
+            self._control.send(request)
+            return self._answer()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is said inside is said whole and answered; otherwise the station is of no more use, and is ended."""
+        try:
+            yield
+        except GeartrainError:
+            raise
+        except BaseException:
+            self.close()
+            raise
 
     def _answer(self) -> Any:
         try:

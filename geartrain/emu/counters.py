@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import NamedTuple
 
 
@@ -13,6 +14,26 @@ class Carried(NamedTuple):
     sent_packets: int
     received: int
     received_packets: int
+
+
+class HostCounter:
+    """How much of the host's cores is in use: where it is nearly all, one measures the host and not the network."""
+
+    def __init__(self) -> None:
+        self._begun, self._before = time.monotonic(), _ticks()
+
+    def read(self) -> tuple[float, float]:
+        """Seconds since it was made, and the share of all cores that was in use in them."""
+        (busy, every), (busy_before, every_before) = _ticks(), self._before
+        return time.monotonic() - self._begun, (busy - busy_before) / max(every - every_before, 1)
+
+
+def _ticks() -> tuple[int, int]:
+    """(in use, in all) of all cores together, since the host was started."""
+    with open("/proc/stat", encoding="ascii") as file:
+        numbers = [int(text) for text in file.readline().split()[1:9]]
+    idle = numbers[3] + numbers[4]
+    return sum(numbers) - idle, sum(numbers)
 
 
 class WireCounter:

@@ -71,11 +71,15 @@ class Ended:
         failed: exit status by index of those that failed first; below zero for a signal.
         carried: link -> (bytes, packets) from when the program began (or the run, if it never did) to its end.
         relay: what the relay did, if there is one.
+        seconds: from when the program began to its end.
+        host_busy: share of the host's cores, of all processes together, that was in use meanwhile.
     """
 
     failed: Mapping[int, int]
     carried: Mapping[str, tuple[int, int]]
     relay: Mapping[str, float] | None
+    seconds: float
+    host_busy: float
 
 
 @dataclass(frozen=True)

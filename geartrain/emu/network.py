@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,9 +17,9 @@ from geartrain.emu import shaping
 from geartrain.emu.namespaces import congestion_control, die_with_parent, enter, inside, new_network, take_name
 from geartrain.emu.plan import CORE, SWITCH_ADDRESS, Edge, Plan, Way
 from geartrain.emu.probe import Ping, ping
-from geartrain.emu.relay import Direction, Relay, open_tap
+from geartrain.emu.relay import FASTEST, Direction, Relay, open_tap
 from geartrain.errors import ConfigurationError
-from geartrain.units import format_time
+from geartrain.units import format_rate, format_time
 
 PREFIX_LENGTH = 16
 NEGLIGIBLE = 100e-6
@@ -121,7 +122,17 @@ class Network:
         if self.plan.longest <= NEGLIGIBLE:
             return "nothing"
         with inside(self._switch) as route:
-            return "netem" if shaping.has_netem(route, _index(route, "lo")) else "relay"
+            if shaping.has_netem(route, _index(route, "lo")):
+                return "netem"
+        for edge in self.plan.edges:
+            for way in (*edge.up, *edge.down):
+                if edge.latency > 0 and math.isfinite(way.rate) and way.rate > FASTEST:
+                    raise ConfigurationError(
+                        f"link {way.link} has a delay and carries {format_rate(way.rate)}; without netem in the kernel "
+                        f"a relay makes delays, and it carries {format_rate(FASTEST)} at most.\n"
+                        "  load sch_netem, take a slower cluster, or one without delays"
+                    )
+        return "relay"
 
     def _network_of(self, edge: Edge) -> int:
         return self._networks.get(edge.end, self._switch)

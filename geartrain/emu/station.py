@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 
 from geartrain.emu import begin
 from geartrain.emu.cleanup import end_processes, note
+from geartrain.emu.counters import HostCounter
 from geartrain.emu.messages import Child, Ended, Load, Prepare, Refused, Run, Stop
 from geartrain.emu.namespaces import adopt_orphans, die_with_parent, enter_own_network, quiet_network
 from geartrain.emu.network import RELAYS, Network
@@ -117,7 +118,7 @@ class _Running:
         """Run to the end."""
         descriptors = self._receive_descriptors()
         self._network.relay_report()
-        self._before = self._network.carried()
+        self._before, self._host = self._network.carried(), HostCounter()
         begun, theirs = socket.socketpair()
         try:
             for index, child in enumerate(self._request.children):
@@ -131,7 +132,7 @@ class _Running:
                 os.close(descriptor)
             while self._ranks:
                 self._wait(begun)
-            after = self._network.carried()
+            (seconds, busy), after = self._host.read(), self._network.carried()
         finally:
             begun.close()
             self._end_all()
@@ -139,7 +140,7 @@ class _Running:
             link: (count - self._before[link][0], packets - self._before[link][1])
             for link, (count, packets) in after.items()
         }
-        return Ended(self._failed, carried, self._network.relay_report())
+        return Ended(self._failed, carried, self._network.relay_report(), seconds, busy)
 
     def _receive_descriptors(self) -> list[int]:
         with socket.socket(fileno=os.dup(self._control.fileno())) as channel:
@@ -197,7 +198,7 @@ class _Running:
     def _note_begin(self, begun: socket.socket) -> None:
         """All ranks are there: what was sent until now was the engine's."""
         if begun.recv(1):
-            self._before = self._network.carried()
+            self._before, self._host = self._network.carried(), HostCounter()
             begun.send(b"!")
         else:
             begun.close()

@@ -268,7 +268,9 @@ def _told(network: client.Network, right: str, ended: Ended) -> dict[str, Any]:
     return {
         "network_by": right,
         "congestion_control": info.congestion,
-        "links": {link: {**rates, **_counted(ended.carried.get(link))} for link, rates in _links(plan)},
+        "seconds": ended.seconds,
+        "host_busy": ended.host_busy,
+        "links": {link: {**rates, **_counted(rates, link, ended)} for link, rates in _links(plan)},
         "delay": {
             "by": info.delay_by,
             "pings": [
@@ -291,8 +293,10 @@ def _shaped(rate: float, edge: Edge) -> dict[str, float]:
     return {"shaped_rate": rate, "burst": shaping.burst(rate, edge.mtu), "mtu": edge.mtu}
 
 
-def _counted(count: tuple[int, int] | None) -> dict[str, int]:
-    return {} if count is None else {"bytes": count[0], "packets": count[1]}
+def _counted(rates: dict[str, float], link: str, ended: Ended) -> dict[str, float]:
+    nbytes, packets = ended.carried[link]
+    use = nbytes / (rates["shaped_rate"] * ended.seconds) if ended.seconds > 0 else 0.0
+    return {"bytes": nbytes, "packets": packets, "utilisation": use}
 
 
 def _tell_compute(record: RunRecord, compute: ComputeModel | None) -> RunRecord:
