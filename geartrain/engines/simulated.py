@@ -109,7 +109,7 @@ class SimulatedContext(Context):
         self.clock = _Clock(self)
         self.trace = _Trace(self)
         self._generators: dict[str, torch.Generator] = {}
-        self.upkeep = SimulatedUpkeep(self, self._fabric, self._state.log, self._generators, ranks.pacer(rank))
+        self.upkeep = SimulatedUpkeep(self, self._fabric, self._state, self._generators, ranks.pacer(rank))
         self._shared: dict[str, torch.Tensor] = {}
         self._changed = Event("anything to become ready")
         self._num_groups = 0

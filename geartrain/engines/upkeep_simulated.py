@@ -12,7 +12,7 @@ from geartrain.record.log import RankLog
 from geartrain.runtime.context import Context
 from geartrain.runtime.upkeep import Entry, Ledger, Upkeep
 from geartrain.sim.compute import Pacer
-from geartrain.sim.fabric import Fabric
+from geartrain.sim.fabric import Fabric, RankState
 from geartrain.sim.kernel import Event
 
 
@@ -59,6 +59,7 @@ class SimulatedUpkeep(Upkeep):
 
     Args:
         ctx: whose; its streams are made when they are asked for.
+        state: of the rank.
         generators: those that were.
         pacer: draws how fast the rank computes.
     """
@@ -66,30 +67,32 @@ class SimulatedUpkeep(Upkeep):
     virtual = True
 
     def __init__(
-        self, ctx: Context, fabric: Fabric, log: RankLog, generators: dict[str, torch.Generator], pacer: Pacer
+        self, ctx: Context, fabric: Fabric, state: RankState, generators: dict[str, torch.Generator], pacer: Pacer
     ) -> None:
-        self._ctx, self._fabric, self._log, self._generators, self._pacer = ctx, fabric, log, generators, pacer
+        self._ctx, self._fabric, self._state, self._generators, self._pacer = ctx, fabric, state, generators, pacer
 
     def ledger(self, name: str) -> Ledger:
         return SimulatedLedger(self._fabric, name)
 
     def random_state(self) -> dict[str, Any]:
         streams = {purpose: generator.get_state() for purpose, generator in self._generators.items()}
-        return {"streams": streams, "pace": self._pacer.state()}
+        # The step, too: a rank that marks none has its pace drawn in another way.
+        return {"streams": streams, "pace": self._pacer.state(), "step": self._state.step}
 
     def load_random_state(self, state: Mapping[str, Any]) -> None:
         for purpose, stream in state["streams"].items():
             self._ctx.rng(purpose).set_state(stream)
         if "pace" in state:
             self._pacer.load_state(state["pace"])
+            self._state.step = state["step"]
 
     def go_on_at(self, moment: float) -> None:
         kernel = self._fabric.kernel
         if moment > kernel.me().now:
-            self._fabric.wait(Event("the moment at which the saved run goes on"), None, "sleep", moment)
+            kernel.wait(Event("the moment at which the saved run goes on"), moment)
 
     def written(self) -> RankLog:
-        return self._log
+        return self._state.log
 
     def link_bytes(self) -> dict[str, float]:
         links = zip(self._fabric.placement.links, self._fabric.network.link_bytes, strict=True)

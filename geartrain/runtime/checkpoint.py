@@ -61,6 +61,9 @@ class Checkpoints:
     def __post_init__(self) -> None:
         if self.every < 0:
             raise ConfigurationError(f"a checkpoint every {self.every} steps cannot be; give 1 or more")
+        # Ranks may be processes with another current folder.
+        object.__setattr__(self, "folder", self.folder.absolute())
+        object.__setattr__(self, "resume", self.resume.absolute() if self.resume else None)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def read_info(checkpoint: Path) -> Saved:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete ones in a run's folder, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / _INFO).is_file())
+    there = [path for path in folder.glob("step-*") if (path / _INFO).is_file()]
+    return sorted(path for path in there if path.name.removeprefix("step-").isdigit())
 
 
 def latest(folder: Path) -> Path | None:
@@ -330,7 +334,7 @@ def _forget(folder: Path, steps: int) -> None:
     """Remove what is there of later steps than these, and what was never finished."""
     for path in [*folder.glob(".step-*"), *folder.glob(".gone-*")]:
         shutil.rmtree(path)
-    for path in folder.glob("step-*"):
+    for path in checkpoints(folder):
         if int(path.name.removeprefix("step-")) > steps:
             _remove(path)
     for path in (folder / _LOG).glob("*.pickle"):

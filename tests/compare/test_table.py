@@ -8,6 +8,7 @@ from geartrain.compare.runner import run_grid
 from geartrain.compare.table import failures, print_comparison
 from geartrain.compare.verdict import verdict
 from geartrain.errors import DeadlockError
+from geartrain.runtime.targets import Targets
 from tests.compare.fakes import Fake, FakeEngine, Silent, grid
 
 EXPECTED = Path(__file__).with_name("expected_table.txt")
@@ -48,6 +49,22 @@ def test_cells_that_never_ran_are_counted():
     comparison = run_grid(grid(), Silent())
     comparison.results.pop()
     assert failures(comparison) == ["1 of 2 cells did not run"]
+
+
+def test_a_target_has_its_column_note_and_winner():
+    def reach(main, workers, run):
+        run.results[0]["time_to_target"] = None if main.strategy.time == 2.0 else 3.0
+
+    comparison = run_grid(grid(engine=FakeEngine(reach), targets=Targets(loss=1.5, metric=0.9)), Silent())
+    text = " ".join(printed(comparison).split())
+    assert "time to" in text and "target s" in text and "at most 4 steps" in text
+    rows = [line for line in printed(comparison).splitlines() if "fake:time" in line]
+    assert " 3.000 " in rows[0] and " - " in rows[1]
+    assert "until the mean loss of 10 steps is 1.5 and the metric, every 10 steps, is 0.9" in text
+    assert "Evaluations are not charged." in text
+    assert verdict(comparison.results).endswith(
+        "The target is reached first by fake:time=1,nbytes=1000 on ethernet-1g with 2 worker(s), in 3 s."
+    )
 
 
 def sentence(*strategies, **values):

@@ -51,7 +51,8 @@ def test_only_complete_ones_are_found(tmp_path):
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000002", "step-00000004"]
     assert latest(tmp_path / "nothing") is None
     train(tmp_path, steps=7, resume=latest(tmp_path))
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["log", "step-00000004", "step-00000006"]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]
+    assert not (tmp_path / ".step-00000006").exists() and (tmp_path / "step-00000009").exists()  # not ours
 
 
 def test_starting_anew_forgets_what_was_there(tmp_path):
