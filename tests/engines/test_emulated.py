@@ -67,8 +67,9 @@ def test_an_all_reduce_takes_what_its_closed_form_says():
     for link in ("node-0.up", "node-3.down"):
         assert record.link_bytes[link] == pytest.approx(sent, rel=0.02)
     step = record.logs[2].steps[0].values
-    assert step["wire_sent"] == pytest.approx(1.5 * emulated_programs.SIZE, rel=0.02)
+    # A rank is done when it has got everything; the last that it sent may still wait for its wire then.
     assert step["wire_received"] == pytest.approx(1.5 * emulated_programs.SIZE, rel=0.02)
+    assert step["wire_sent"] == pytest.approx(1.5 * emulated_programs.SIZE, rel=0.1)
 
 
 def test_devices_are_slept_for_at_their_speed():
