@@ -254,6 +254,9 @@ def emulate(
             '"constant:10 us" per operation, table:FILE. (default: it takes what this machine takes)',
         ),
     ] = None,
+    torchrun: Annotated[
+        bool, typer.Option("--torchrun", help="Start ranks by a torchrun on each node, not forked: slower, the real one.")
+    ] = False,
     clean: Annotated[
         bool, typer.Option("--clean", help="First remove what stale runs have left; without SCRIPT, only that.")
     ] = False,
@@ -272,6 +275,7 @@ def emulate(
             cluster=cluster,
             ranks=ranks,
             compute=compute,
+            torchrun=torchrun,
             clean=clean,
             trace=trace,
             as_json=as_json,

@@ -23,6 +23,7 @@ def emulate(
     cluster: str,
     ranks: int,
     compute: str | None,
+    torchrun: bool,
     clean: bool,
     trace: Path | None,
     as_json: bool,
@@ -38,11 +39,13 @@ def emulate(
     from geartrain.cluster import load_cluster
     from geartrain.cost.compute import parse_compute
     from geartrain.engines.emulated import emulate_script
+    from geartrain.engines.emulated_start import Start
 
+    start: Start = "torchrun" if torchrun else "fork"
     machines, model = load_cluster(cluster), parse_compute(compute) if compute else None
 
     def run() -> RunRecord:
-        record = emulate_script(script, args, cluster=machines, ranks=ranks, compute=model)
+        record = emulate_script(script, args, cluster=machines, ranks=ranks, compute=model, start=start)
         tell(*told(record.emulation))
         return record
 

@@ -85,10 +85,8 @@ class Station:
         self, network: Network, children: Sequence[Child], descriptors: Sequence[int], grace: float
     ) -> tuple[Ended, str | None]:
         """Fork processes and wait for their ends; a signal that comes meanwhile ends them, and its name is told."""
-        setting: dict[str, Any] = spawn.get_preparation_data(process.current_process().name)
-        setting = {name: bytes(value) if name == "authkey" else value for name, value in setting.items()}
         with self._whole():
-            self._control.send(Run(network.plan, tuple(children), setting, len(descriptors), grace))
+            self._control.send(Run(network.plan, tuple(children), spawn_setting(), len(descriptors), grace))
             with socket.socket(fileno=os.dup(self._control.fileno())) as channel:
                 socket.send_fds(channel, [b"d"], list(descriptors))
             return self._wait()
@@ -147,6 +145,12 @@ class Station:
             self._process.wait()
         with suppress(OSError):
             remove_stale()
+
+
+def spawn_setting() -> dict[str, Any]:
+    """What `multiprocessing.spawn.prepare` needs, so that what this process pickles can be read in another."""
+    setting: dict[str, Any] = spawn.get_preparation_data(process.current_process().name)
+    return {name: bytes(value) if name == "authkey" else value for name, value in setting.items()}
 
 
 class SignalReceived(BaseException):

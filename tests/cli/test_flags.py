@@ -31,7 +31,7 @@ FLAGS = {
         "--task",
         "--workload",
     ],
-    "emulate": ["--clean", "--cluster", "--compute", "--json", "--ranks", "--trace"],
+    "emulate": ["--clean", "--cluster", "--compute", "--json", "--ranks", "--torchrun", "--trace"],
     "report": ["--out"],
     "run": ["--json", "--ranks", "--trace"],
     "simulate": ["--cluster", "--compute", "--json", "--ranks", "--real-clock", "--trace"],

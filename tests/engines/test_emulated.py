@@ -20,6 +20,7 @@ from tests.engines import emulated_programs, programs
 pytestmark = [pytest.mark.emu, pytest.mark.xdist_group("processes")]
 ROOT = Path(__file__).parents[2]
 STAR = cluster(Star(wire=Wire(rate="400 Mbit/s", latency="50 us", mtu="1500 B")))
+INSIDE = TwoLevel(wire=Wire(rate="50 Mbit/s", latency="0 s"), inner=Wire(rate="1 Gbit/s", latency="0 s"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,10 +99,9 @@ def test_a_service_at_the_switch_gets_from_all_at_once():
 
 
 def test_ranks_of_one_node_talk_over_its_inner_wires():
-    topology = TwoLevel(wire=Wire(rate="50 Mbit/s", latency="0 s"), inner=Wire(rate="1 Gbit/s", latency="0 s"))
-    record = run(emulated_programs.to_the_server, 1, [ServicePlace("server")], on=cluster(topology, devices=2))
+    record = run(emulated_programs.to_the_server, 1, [ServicePlace("server")], on=cluster(INSIDE, devices=2))
     assert "node-0.0.out" not in record.link_bytes, "the service has a node of its own"
-    record = run(programs.collectives, 2, on=cluster(topology, devices=2))
+    record = run(programs.collectives, 2, on=cluster(INSIDE, devices=2))
     assert record.link_bytes["node-0.0.out"] > 0
     assert "node-0.up" not in record.link_bytes
 
@@ -158,6 +158,17 @@ def test_a_script_sees_a_node_per_namespace(capfd):
     assert [op.kind for op in record.logs[0].ops] == ["all_reduce"]
 
 
+@pytest.mark.parametrize("how", [None, "SIGKILL"])
+def test_a_torchrun_on_each_node_does_the_same(how):
+    """By torchrun's own rendezvous over the emulated wires; every rank is a program of its own."""
+    if how is None:
+        record = run(programs.worlds, 2, [ServicePlace("server")], start="torchrun")
+        assert [result[:2] for result in record.results] == [(2, 3), (2, 3), (None, 3)]
+        return
+    with pytest.raises(RankFailed, match=r"rank 1 \(worker\) was killed by SIGKILL in step 3"):
+        run(programs.Fails(how), start="torchrun")
+
+
 def test_eight_nodes_start_in_seconds_once_the_network_stands():
     run(programs.streams, 8)
     begun = time.monotonic()
@@ -175,8 +186,10 @@ def test_eight_nodes_start_in_seconds_once_the_network_stands():
             "give a compute model",
         ),
         ({}, cluster(Star(wire=Wire(rate="100 Gbit/s", latency="0 s"))), "builds links of"),
+        ({"start": "torchrun"}, cluster(INSIDE, devices=2), "a node of its own"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(options, on, says):
     with pytest.raises(ConfigurationError, match=says):
-        EmulatedEngine().run(programs.streams, on, workers=2, **options)
+        start = options.pop("start", "fork")
+        EmulatedEngine(start=start).run(programs.streams, on, workers=2, **options)
