@@ -255,7 +255,7 @@ def emulate(
         ),
     ] = None,
     torchrun: Annotated[
-        bool, typer.Option("--torchrun", help="Start ranks by a torchrun on each node, not forked: slower, the real one.")
+        bool, typer.Option("--torchrun", help="Start ranks by a torchrun on each node: slower than forking them.")
     ] = False,
     clean: Annotated[
         bool, typer.Option("--clean", help="First remove what stale runs have left; without SCRIPT, only that.")
