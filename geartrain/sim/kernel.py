@@ -165,10 +165,16 @@ class Kernel:
         except Stopped:
             pass
         except BaseException as error:
-            activity.error = error
-            if not self.stopping:
-                self._stop(self._explain(error, activity))
-        self._leave(activity)
+            self._fail(activity, error)
+        try:
+            self._leave(activity)
+        except BaseException as error:  # nobody else would hand the baton on
+            self._fail(activity, error)
+
+    def _fail(self, activity: Activity, error: BaseException) -> None:
+        activity.error = error
+        if not self.stopping:
+            self._stop(self._explain(error, activity))
 
     def _leave(self, activity: Activity) -> None:
         if self.stopping:

@@ -121,6 +121,7 @@ class Ranks:
                 return body()
             finally:
                 charging.listen(None)
+                activity.state.groups = -1  # from here on this thread only hands the baton on
                 leave_world()
 
     def _mode(self, activity: Activity) -> ChargeMode | None:
