@@ -154,12 +154,18 @@ class SimulatedContext(Context):
 
     def wait_any(self, pending: Sequence[Pending], deadline: float | None = None) -> int | None:
         while True:
-            self._kernel.sync()
-            for position, item in enumerate(pending):
-                if item.ready():
-                    return position
+            ready = self._first_ready(pending)
+            if ready is not None:
+                return ready
             if not self._wait_for_change(deadline, "any of several"):
-                return next((position for position, item in enumerate(pending) if item.ready()), None)
+                return self._first_ready(pending)
+
+    def _first_ready(self, pending: Sequence[Pending]) -> int | None:
+        activity = self._kernel.sync()
+        looks = activity.polls
+        found = next((position for position, item in enumerate(pending) if item.ready()), None)
+        activity.polls = looks  # whoever looks here waits afterwards
+        return found
 
     def recv_any(self, buffer: torch.Tensor, group: dist.ProcessGroup, tag: int = 0) -> int:
         work: Any = group.recv_anysource([buffer], tag)
@@ -197,7 +203,7 @@ class _Clock:
         self._fabric = ctx._fabric
 
     def now(self) -> float:
-        return self._fabric.kernel.me().now
+        return self._fabric.kernel.own_time()
 
     def sleep(self, seconds: float) -> None:
         self._fabric.sleep(seconds)
@@ -241,6 +247,8 @@ class _Queue(Queue):
 
     def ready(self) -> bool:
         self._ctx._kernel.sync()
+        if not self._items:
+            self._ctx._kernel.look("looks into an empty queue")
         return bool(self._items)
 
 
@@ -255,4 +263,6 @@ class _Lane(Lane):
 
     def ready(self) -> bool:
         self._ctx._kernel.sync()
+        if not self.activity.ended.done:
+            self._ctx._kernel.look(f"looks for the end of lane {self.name}")
         return self.activity.ended.done

@@ -176,12 +176,14 @@ class Explainer:
 
     def _raised(self, error: BaseException, activity: Activity) -> str:
         lane = f", lane {activity.name}," if activity.name else ""
-        return f"rank {activity.rank}{lane} raised {type(error).__name__}: {error}\n{_text_of(_traced(error), 3)}"
+        return (
+            f"rank {activity.rank}{lane} raised {type(error).__name__}: {_said(error)}\n{_text_of(_traced(error), 3)}"
+        )
 
 
 def advice(error: BaseException) -> str:
     """What to change in a script that asked for what a simulated run cannot give, or nothing."""
-    text = str(error)
+    text = _said(error)
     if "CUDA" in text or "NVIDIA" in text or ("cuda" in text and ("not" in text or "no attribute" in text)):
         return (
             "  this host has no CUDA, and a simulated run computes on the CPU\n"
@@ -191,6 +193,14 @@ def advice(error: BaseException) -> str:
     if "signal only works in main thread" in text:
         return "  ranks of a simulated run are threads and cannot set signal handlers\n  change:  leave the handler out"
     return ""
+
+
+def _said(error: BaseException) -> str:
+    """Its own text, if it has one."""
+    try:
+        return str(error)
+    except Exception as fault:
+        return f"(making its text raised {type(fault).__name__})"
 
 
 def _traced(error: BaseException) -> Sequence[tuple[str, int, str]]:

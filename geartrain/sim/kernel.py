@@ -29,6 +29,12 @@ POLL = 1e-6
 """Virtual seconds that looking at something unfinished costs (chosen)."""
 PATIENCE = 64
 """Looks in a row before a poll skips to the next event."""
+GIVE_UP = 4 * PATIENCE
+"""Looks in a row after which a poll is given up where nothing can happen any more (chosen)."""
+CLOCK_GIVE_UP = 10_000
+"""The same for a poll that watches the clock: it may end by itself, and time passes faster and faster (chosen)."""
+READS = 10_000
+"""Readings of `ctx.clock` at the same moment after which reading takes time (chosen)."""
 
 
 Explain = Callable[[BaseException | None, "Activity | None"], BaseException]
@@ -81,6 +87,9 @@ class Activity:
         "now",
         "polls",
         "rank",
+        "read_at",
+        "read_time",
+        "reads",
         "result",
         "state",
         "thread",
@@ -94,7 +103,9 @@ class Activity:
         self.lock = threading.Lock()
         self.lock.acquire()
         self.token = 0
-        self.polls = 0
+        self.polls = 0  # looks in vain since it last computed or waited
+        self.read_at = -PATIENCE  # how many there were when it last read the clock
+        self.read_time, self.reads = -1.0, 0  # when it last read its own clock, and how often at that moment
         self.waits_for: Event | None = None
         self.ended = Event(f"the end of lane {name!r} of rank {rank}")
         self.error: BaseException | None = None
@@ -165,16 +176,13 @@ class Kernel:
         except Stopped:
             pass
         except BaseException as error:
-            self._fail(activity, error)
+            activity.error = error
+            self._fail(error, activity)
         try:
             self._leave(activity)
         except BaseException as error:  # nobody else would hand the baton on
-            self._fail(activity, error)
-
-    def _fail(self, activity: Activity, error: BaseException) -> None:
-        activity.error = error
-        if not self.stopping:
-            self._stop(self._explain(error, activity))
+            activity.error = error
+            self._fail(error, activity)
 
     def _leave(self, activity: Activity) -> None:
         if self.stopping:
@@ -219,7 +227,7 @@ class Kernel:
             quiet = quiet + 1 if now[0] == seen[0] and now[1] - seen[1] < 0.05 else 0
             seen = now
             if quiet >= REAL_WAIT:
-                self._stop(self._explain(None, self.running))
+                self._fail(None, self.running)
 
     def _end(self, activity: Activity) -> None:
         """Let a thread that stands still unwind. The one that holds the baton sees `stopping` at its next charge."""
@@ -231,6 +239,15 @@ class Kernel:
             ident = ctypes.c_ulong(activity.thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Stopped))
             activity.thread.join(timeout=9.0)
+
+    def _fail(self, error: BaseException | None, activity: Activity | None) -> None:
+        if self.stopping:
+            return
+        try:
+            failure = self._explain(error, activity)
+        except BaseException as fault:  # whatever it is: without an end, all others would wait for ever
+            failure = error or fault
+        self._stop(failure)
 
     def _stop(self, failure: BaseException | None) -> None:
         if self.stopping:
@@ -298,12 +315,15 @@ class Kernel:
         if self.stopping:
             raise Stopped
         activity = self.me()
-        activity.polls = 0
         if event.done:
+            activity.polls = 0
             return True
         if deadline is not None and deadline <= activity.now:
             self.sync()
+            if not event.done:
+                self.look(f"waits for {event}, but not at all")
             return event.done
+        activity.polls = 0
         event.waiters.append((activity, activity.token))
         if deadline is not None:
             self._push(deadline, activity)
@@ -326,22 +346,69 @@ class Kernel:
         """The calling activity's time. Reading costs a little, more and more where a program does nothing but read."""
         activity = self.me()
         activity.polls += 1
-        activity.now += POLL / 10 * 2 ** min(max(0, activity.polls - PATIENCE), 14)
+        activity.read_at = activity.polls
+        activity.now += _creeping(activity.polls)
         return activity.now
 
+    def own_time(self) -> float:
+        """The calling activity's time, for nothing; where a program does nothing but read it, time passes all the same.
+
+        Others get on then, too: it may be one of them that the program looks for.
+        """
+        activity = self.me()
+        if activity.now != activity.read_time:
+            activity.read_time, activity.reads = activity.now, 0
+        activity.reads += 1
+        activity.read_at = activity.polls
+        if activity.reads > READS:
+            activity.now += _creeping(activity.reads - READS)
+            activity.read_time = activity.now
+            self.sync()
+        return activity.now
+
+    def look(self, what: str) -> None:
+        """The calling activity looked in vain, which is free as long as it does not do so again and again."""
+        activity = self.me()
+        activity.polls += 1
+        if activity.polls > PATIENCE:
+            self.idle(what)
+
     def idle(self, what: str) -> None:
-        """The calling activity looked in vain: pass a little time, or after many looks go to the next event."""
+        """The calling activity looked in vain: pass a little time, or after many looks go to the next event.
+
+        Others that look in vain are no event. Where nobody does anything else, and nobody watches the clock, that is a
+        standstill.
+        """
         activity = self.me()
         activity.polls += 1
         looks = activity.polls
         if looks > PATIENCE:
-            soonest = min(self._queue[0][0] if self._queue else inf, self.network.next_event())
-            if soonest == inf:
+            soonest, lookers = self._soonest()
+            watched = any(_watches(other) for other in (activity, *lookers))
+            if soonest < inf:
+                activity.now = max(activity.now, soonest)
+            elif looks > (CLOCK_GIVE_UP if watched else GIVE_UP):
                 self.wait(Event(f"{what}, though nothing else can happen"))
-            activity.now = max(activity.now, soonest)
+            elif _watches(activity):
+                activity.now += POLL * 2 ** min((looks - PATIENCE) // 16, 20)
+            else:
+                activity.now = max([activity.now, *(other.now for other in lookers)])
         activity.now += POLL
         self.sync()
         activity.polls = looks
+
+    def _soonest(self) -> tuple[float, list[Activity]]:
+        """When something happens that is not just another look in vain, and who will look."""
+        soonest, lookers = self.network.next_event(), []
+        for when, _, _, item, token in self._queue:
+            if not isinstance(item, Activity):
+                soonest = min(soonest, when)
+            elif item.token == token:
+                if item.polls > PATIENCE:
+                    lookers.append(item)
+                else:
+                    soonest = min(soonest, when)
+        return soonest, lookers
 
     # --- the baton --------------------------------------------------------------------------------------------------
 
@@ -361,7 +428,7 @@ class Kernel:
                     network.advance(transfer)
                     continue
             if not queue:
-                self._stop(self._explain(None, None))
+                self._fail(None, None)
                 return None
             when, _, _, item, token = heapq.heappop(queue)
             if isinstance(item, Activity):
@@ -394,3 +461,13 @@ class Kernel:
     def _announce(self, activity: Activity) -> None:
         if self.listener is not None:
             self.listener.switched(activity)
+
+
+def _creeping(reads: int) -> float:
+    """Virtual seconds that a reading of the clock takes: next to nothing, and more after many in a row."""
+    return POLL / 10 * 2.0 ** min(max(0, reads - PATIENCE), 14)
+
+
+def _watches(activity: Activity) -> bool:
+    """Whether an activity that looks in vain reads the clock between its looks, so that it may end by itself."""
+    return 0 <= activity.polls - activity.read_at <= PATIENCE

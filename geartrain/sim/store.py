@@ -42,6 +42,8 @@ class SimulatedStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         self._fabric.kernel.sync()
+        if not amount:
+            self._fabric.kernel.look(f"looks at the number {key!r} of the store")
         total = int(self._values.get(key, b"0")) + amount
         self.set(key, str(total))
         return total
@@ -52,6 +54,7 @@ class SimulatedStore(Store):
         if current == _bytes(expected) or (current is None and not _bytes(expected)):
             self.set(key, desired)
             return _bytes(desired)
+        self._fabric.kernel.look(f"looks for another value of {key!r} in the store")
         return _bytes(expected) if current is None else current
 
     def append(self, key: str, value: Any) -> None:
@@ -80,6 +83,8 @@ class SimulatedStore(Store):
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
+        self._fabric.kernel.sync()
+        self._fabric.kernel.look("looks how many keys the store has")
         return len(self._values)
 
     def set_timeout(self, timeout: timedelta) -> None:

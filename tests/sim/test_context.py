@@ -1,5 +1,6 @@
 """The simulated rank's context: groups, services, lanes, queues and deadlines; times written down by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from geartrain.cluster.load import load_cluster
 from geartrain.cluster.placement import ServicePlace
 from geartrain.engines.simulated import SimulatedEngine
-from geartrain.errors import DeadlockError
+from geartrain.errors import DeadlockError, RankFailed
 from geartrain.record.log import RunRecord
 from geartrain.runtime.context import Context
 
@@ -200,3 +201,123 @@ def test_meta_tensors_take_the_same_time_without_numbers():
         return ctx.clock.now()
 
     assert simulated(main).results == simulated(main, meta=True).results
+
+
+# --- programs that do nothing but look --------------------------------------------------------------------------------
+
+
+def later(ctx: Context, action: Callable[[], object]) -> object:
+    """A lane that does something at t = 1."""
+
+    def act() -> None:
+        ctx.clock.sleep(1.0)
+        action()
+
+    return ctx.spawn(act, "later")
+
+
+def look_at_the_clock(ctx: Context) -> None:
+    while ctx.clock.now() < 1.0:
+        pass
+
+
+def look_into_a_queue(ctx: Context) -> None:
+    queue = ctx.queue()
+    later(ctx, lambda: queue.put(None))
+    while not queue.ready():
+        pass
+
+
+def look_for_the_end_of_a_lane(ctx: Context) -> None:
+    lane: Any = later(ctx, lambda: None)
+    while not lane.ready():
+        pass
+
+
+def sleep_for_no_time_until_a_list_is_filled(ctx: Context) -> None:
+    found: list[None] = []
+    later(ctx, lambda: found.append(None))
+    while not found:
+        ctx.clock.sleep(0.0)
+
+
+def wait_without_waiting(ctx: Context) -> None:
+    queue = ctx.queue()
+    later(ctx, lambda: queue.put(None))
+    while ctx.wait_any([queue], deadline=ctx.clock.now()) is None:
+        pass
+
+
+def look_whether_an_operation_succeeded(ctx: Context) -> None:
+    if ctx.rank == 1:
+        ctx.clock.sleep(1.0)
+    work: Any = dist.all_reduce(torch.ones(1), async_op=True)
+    while not work.is_success():
+        pass
+
+
+def look_at_the_store(ctx: Context) -> None:
+    store: Any = dist.distributed_c10d._get_default_store()
+    if ctx.rank == 1:
+        ctx.clock.sleep(1.0)
+    store.add("there", 1)
+    while store.add("there", 0) < 2:
+        pass
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "looks",
+    [
+        look_at_the_clock,
+        look_into_a_queue,
+        look_for_the_end_of_a_lane,
+        sleep_for_no_time_until_a_list_is_filled,
+        wait_without_waiting,
+        look_whether_an_operation_succeeded,
+        look_at_the_store,
+    ],
+)
+def test_who_does_nothing_but_look_sees_it_happen(looks):
+    def main(ctx: Context) -> float:
+        looks(ctx)
+        return ctx.clock.now()
+
+    assert simulated(main).results == pytest.approx([1.0, 1.0], abs=5e-3)
+
+
+@pytest.mark.timeout(20)
+def test_looks_that_nobody_can_end_are_a_deadlock_even_where_all_look():
+    def main(ctx: Context) -> None:
+        work: Any = dist.irecv(torch.ones(1), src=1 - ctx.rank)
+        while not work.is_completed():
+            pass
+
+    with pytest.raises(DeadlockError, match="nothing else can happen"):
+        simulated(main)
+
+
+@pytest.mark.timeout(20)
+def test_a_look_that_watches_the_clock_may_end_by_itself():
+    def main(ctx: Context) -> float:
+        work: Any = dist.irecv(torch.ones(1), src=1 - ctx.rank)
+        while not work.is_completed() and ctx.clock.now() < 60.0:
+            pass
+        return ctx.clock.now()
+
+    assert simulated(main).results == pytest.approx([60.0, 60.0], rel=0.05)
+
+
+@pytest.mark.timeout(20)
+def test_an_exception_whose_text_cannot_be_made_ends_the_run():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def main(ctx: Context) -> None:
+        if ctx.rank == 1:
+            raise Mute
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match="rank 1 raised Mute"):
+        simulated(main)
