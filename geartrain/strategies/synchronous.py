@@ -139,13 +139,15 @@ class Synchronous(Strategy):
             return seconds, own_collectives.traffic(*call)
         algorithm = place.cluster.collectives.algorithm("all_reduce")
         plan = plan_collective("all_reduce", workers, numel * size, element=size, algorithm=algorithm)
-        alpha = max(place.route(source, target).latency for source, target, _ in plan.traffic())
+        pairs = [(source, target) for source, target, _ in plan.traffic()]
+        alpha = max(place.route(*pair).latency for pair in pairs)
+        rate = min(place.rate(*pair) for pair in pairs)
         load = plan.link_bytes(lambda source, target: place.route(source, target).links)
         busy = max((nbytes / place.links[link].capacity for link, nbytes in load.items()), default=0.0)
         traffic = [
             Traffic(nbytes=nbytes, messages=messages) for nbytes, messages in zip(plan.sent, plan.messages, strict=True)
         ]
-        return plan.latency_terms * alpha + busy, traffic
+        return max(0.0, plan.fixed_time(alpha, rate)) + busy, traffic
 
 
 def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload) -> float:

@@ -3,6 +3,7 @@
 import pytest
 
 from geartrain.cluster.placement import Placement
+from geartrain.cluster.spec import Collectives
 from geartrain.cost.compute import Roofline
 from geartrain.engines.simulated import SimulatedEngine
 from geartrain.runtime.loop import Training
@@ -41,3 +42,13 @@ def test_the_hierarchical_one_wins_where_nodes_have_several_devices():
         for exchange in ("ring", "hierarchical")
     }
     assert steps["hierarchical"] < steps["ring"]
+
+
+@pytest.mark.parametrize("algorithm", [None, "ring", "halving_doubling", "recursive_doubling", "tree"])
+@pytest.mark.parametrize("settings", ["bucket_size=270kB", "overlap=false,bucket_size=none"])
+@pytest.mark.parametrize("workers", [3, 4])
+def test_steps_of_a_librarys_own_algorithm_take_what_the_cost_says(algorithm, settings, workers):
+    """In some algorithms a rank's wire stands idle while others are at work, which is more than bytes and latencies."""
+    cluster = STAR.model_copy(update={"collectives": Collectives(all_reduce=algorithm)})
+    simulated, said = simulated_and_said(settings, cluster, workers)
+    assert simulated == pytest.approx(said, rel=1e-2)
