@@ -1,14 +1,17 @@
 """Whether emulated networks can be built here, and what of them is left."""
 
 import functools
-import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
 
 from geartrain.cluster import Cluster, Device, NodeGroup, Overrides
-from geartrain.emu.cleanup import MARK, Process, folder
+from geartrain.emu.cleanup import MARK
+
+TESTS = "GEARTRAIN_TESTS"
+os.environ.setdefault(TESTS, secrets.token_hex(8))  # all that these tests start inherits it
 
 _TRY = "from geartrain.emu.namespaces import enter_own_network, new_network; enter_own_network(); new_network()"
 
@@ -43,44 +46,21 @@ def devices() -> set[str]:
     return set(os.listdir("/sys/class/net"))
 
 
-def marked_processes() -> dict[int, str]:
-    """Processes of any emulated run of this user, and which run."""
-    found = {}
+def marked_processes() -> tuple[set[int], set[int]]:
+    """Processes of emulated runs: of these tests, and of others on the same machine, which come and go."""
+    ours, others = set(), set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            environ = (process / "environ").read_bytes()
+            environ = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        for entry in environ.split(b"\0"):
-            if entry.startswith(f"{MARK}=".encode()):
-                found[int(process.name)] = entry.partition(b"=")[2].decode()
-    return found
-
-
-def runs_of_others() -> set[str]:
-    """Runs whose parents live and do not descend from this process."""
-    found = set()
-    for path in folder().glob("*.json"):
-        parent = Process(**json.loads(path.read_text()))
-        if parent.alive() and os.getpid() not in ancestors(parent.pid):
-            found.add(path.stem)
-    return found
-
-
-def ancestors(pid: int) -> list[int]:
-    """The process itself, its parent, and so on."""
-    found = []
-    while pid > 0:
-        found.append(pid)
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            break
-    return found
+        if any(entry.startswith(f"{MARK}=".encode()) for entry in environ):
+            mine = f"{TESTS}={os.environ[TESTS]}".encode() in environ
+            (ours if mine else others).add(int(process.name))
+    return ours, others
 
 
 def stand() -> tuple[set[str], set[str], set[int]]:
-    """What a run must leave as it was; runs of others come and go."""
-    marked, others = marked_processes(), runs_of_others()
-    spared = {pid for pid, run in marked.items() if run in others}
-    return networks(spared), devices(), marked.keys() - spared
+    """What a run must leave as it was."""
+    ours, others = marked_processes()
+    return networks(others), devices(), ours
