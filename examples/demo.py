@@ -15,6 +15,7 @@ from geartrain.cli.comparing import Asked, Simulated, build, run
 from geartrain.compare.runner import Comparison
 from geartrain.compare.table import print_comparison
 from geartrain.compare.verdict import verdict
+from geartrain.report.page import write_report
 
 STRATEGIES = (
     "parameter_server,parameter_server:servers=4,"
@@ -63,6 +64,7 @@ def main() -> int:
             return 130
     console.print(f"\n{verdict(comparisons[-1].results)}", style="bold", markup=False, soft_wrap=True)
     console.print(f"Every run's numbers and timeline (for ui.perfetto.dev) lie below {OUT}.", style="dim")
+    console.print(f"Report: {write_report(OUT)}", soft_wrap=True)
     return 1 if any(comparison.failed for comparison in comparisons) else 0
 
 

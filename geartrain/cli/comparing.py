@@ -18,6 +18,7 @@ from geartrain.cost.compute import ComputeModel, parse_compute
 from geartrain.cost.table import Table
 from geartrain.engines.base import Engine
 from geartrain.errors import ConfigurationError, UnknownName
+from geartrain.report.page import write_report
 from geartrain.runtime.targets import Targets
 from geartrain.runtime.worker import Task
 from geartrain.workload.spec import Workload
@@ -80,9 +81,16 @@ def compare(asked: Asked, as_json: bool, given: Collection[str] = ()) -> int:
         print_comparison(results(), comparison)
         if len(comparison.grid.cells) > 1:
             results().print(verdict(comparison.results), markup=False, soft_wrap=True)
+    write_page(grid, comparison)
     if comparison.interrupted:
         return 130
     return 1 if comparison.failed else 0
+
+
+def write_page(grid: Grid, comparison: Comparison) -> None:
+    """The report of a grid that writes files, beside them."""
+    if grid.out is not None and comparison.results:
+        tell(f"report: {write_report(grid.out)}")
 
 
 def run(grid: Grid) -> Comparison:

@@ -2,7 +2,7 @@
 
 grid.json           what was asked for, and the complete configuration of every run; written before anything runs
 baselines.json      what one worker alone computes for the whole batch, for each cluster that has been measured
-compare.json        the list that `--json` prints, at the end
+compare.json        the list that `--json` prints, with the efficiency of each run and why it failed; at the end
 """
 
 from __future__ import annotations

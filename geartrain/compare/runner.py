@@ -114,7 +114,12 @@ def run_grid(grid: Grid, progress: Progress) -> Comparison:
         comparison.interrupted = True
     comparison.results = [result for _, result in sorted(results.items())]
     if folder:
-        folder.finish([result.as_json() for result in comparison.results])
+        folder.finish(
+            [
+                {**result.as_json(), "efficiency": comparison.efficiency(result), "error": result.error}
+                for result in comparison.results
+            ]
+        )
     return comparison
 
 

@@ -11,7 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,9 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
                 "  give a folder that `geartrain compare --out` wrote"
             )
         order = {run.key: i for i, run in enumerate(listed)}
+        # What only the whole grid knows of a run.
+        efficiency = {run.key: run.efficiency for run in listed}
+        runs = [replace(run, efficiency=run.efficiency or efficiency.get(run.key)) for run in runs]
         for run in sorted(runs, key=lambda run: order.get(run.key, len(order))):
             assert run.folder is not None
             found.setdefault(run.folder.resolve(), run)
