@@ -240,6 +240,7 @@ class Cluster(Spec):
     def _fits_together(self) -> Self:
         # What refers to nodes is looked at only once the nodes themselves are in order.
         problems = [*_group_problems(self)] or [*_topology_problems(self), *_override_problems(self)]
+        problems = problems or [*_overrides_without_effect(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -333,6 +334,18 @@ def _override_problems(cluster: Cluster) -> Iterator[str]:
         yield from (problem for end in ends for problem in end)
         if not any(ends) and (any(len(cluster.find(ref)) != 1 for ref in pair.pair) or _same(cluster, pair.pair)):
             yield f"overrides.pairs[{i}].pair: {list(pair.pair)} must be two different single nodes"
+
+
+def _overrides_without_effect(cluster: Cluster) -> Iterator[str]:
+    overrides = cluster.overrides
+    for kind, given, keys in (
+        ("nodes", overrides.nodes, ("speed", "jitter", "straggler")),
+        ("wires", overrides.wires, ("rate", "latency")),
+        ("pairs", overrides.pairs, ("rate", "latency")),
+    ):
+        for i, override in enumerate(given):
+            if all(getattr(override, key) is None for key in keys):
+                yield f"overrides.{kind}[{i}]: changes nothing; give at least one of {', '.join(keys)}"
 
 
 def _same(cluster: Cluster, pair: tuple[int | str, int | str]) -> bool:

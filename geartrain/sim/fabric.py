@@ -44,7 +44,6 @@ class RankState:
     rank: int
     log: RankLog
     table: WorldTable = field(default_factory=WorldTable)
-    activities: list[Activity] = field(default_factory=list)
     step: int | None = None
     draw_pace: Callable[[], None] | None = None  # for a program that marks no steps, where its pace varies
     context: Any = None  # what strategy code on this rank has of the world, once there is one

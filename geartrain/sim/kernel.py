@@ -193,6 +193,8 @@ class Kernel:
             return
         self._alive -= not activity.daemon
         self.fire(activity.ended)
+        if activity.name and activity.error is None:
+            self.activities.remove(activity)  # a program may spawn lanes as long as it runs
         if self._alive == 0:
             self._stop(None)
             return
@@ -210,7 +212,7 @@ class Kernel:
         except KeyboardInterrupt as interrupt:
             self.failure = interrupt
         self.stopping = True
-        for activity in self.activities:
+        for activity in list(self.activities):
             if activity.thread.is_alive():
                 self._end(activity)
         if self.failure is not None:

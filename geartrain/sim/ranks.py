@@ -103,7 +103,6 @@ class Ranks:
     def _add(self, rank: RankState, name: str, body: Callable[[], Any], daemon: bool, now: float) -> Activity:
         activity = self.fabric.kernel.add(rank.rank, name, lambda: self._inside(activity, body), daemon=daemon, now=now)
         activity.state = ActivityState(rank, self.fabric, [s.fresh(rank.rank, name) for s in self._swapped])
-        rank.activities.append(activity)
         return activity
 
     def _inside(self, activity: Activity, body: Callable[[], Any]) -> Any:
@@ -129,9 +128,9 @@ class Ranks:
         if self._compute is None or placement.node(rank) < 0:
             return None
         device = placement.device(rank)
-        prices = self._prices.get(device.name)
+        prices = self._prices.get(device)
         if prices is None:
-            prices = self._prices[device.name] = Prices(self._compute, device)
+            prices = self._prices[device] = Prices(self._compute, device)
         return ChargeMode(self.fabric.kernel, activity, self._costs, prices, self._pacers[rank])
 
     def pacer(self, rank: int) -> Pacer:
@@ -147,7 +146,8 @@ class Ranks:
         if before is activity:
             return
         if before is not None:
-            before.state.random = [s.save() for s in self._swapped]
+            ended = before.ended.done
+            before.state.random = None if ended else [s.save() for s in self._swapped]
         for swapped, state in zip(self._swapped, activity.state.random, strict=True):
             swapped.restore(state)
         self._running = activity

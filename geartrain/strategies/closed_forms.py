@@ -57,13 +57,13 @@ def slowest(workload: Workload, place: Placement, batch: int, *, buckets: bool =
     Args:
         buckets: gradients are moved into flat tensors.
     """
-    found: dict[tuple[str, float, int], tuple[StepTimes, float, int]] = {}
+    found: dict[tuple[Device, float, int], tuple[StepTimes, float, int]] = {}
     for rank in range(place.num_workers):
         device, speed, samples = place.device(rank), place.speed(rank), share(batch, place.num_workers, rank)
-        if (device.name, speed, samples) not in found:
+        if (device, speed, samples) not in found:
             times = step_times(workload, device, samples)
             times = _with_buckets(times, workload, device) if buckets else times
-            found[device.name, speed, samples] = (times, speed, samples)
+            found[device, speed, samples] = (times, speed, samples)
     times, speed, samples = max(found.values(), key=lambda entry: entry[0].total / entry[1])
     backward = tuple(seconds / speed for seconds in times.backward)
     return Compute(sum(times.forward) / speed, backward, times.update / speed, samples)

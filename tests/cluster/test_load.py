@@ -204,6 +204,8 @@ def test_empty_and_misplaced_groups():
             "wires]]\nnode = 0\ndirection = 'left'",
             "overrides.wires[0].direction: 'left' is not known here; give one of",
         ),
+        ("nodes]]\nnode = 0\ndevice = 0", "overrides.nodes[0]: changes nothing; give at least one of speed, jitter"),
+        ("wires]]\nnode = 0\ndirection = 'up'", "overrides.wires[0]: changes nothing; give at least one of rate"),
     ],
 )
 def test_what_is_wrong_with_an_override(text, problem):
@@ -236,9 +238,9 @@ DEVICES = st.fixed_dictionaries(
 )
 NODE = st.sampled_from(["all", "node", "node-1", 0])
 NODE_OVERRIDES = st.fixed_dictionaries(
-    {"node": NODE, "speed": st.none() | POSITIVE, "straggler": st.none() | st.just({"probability": 0.1, "factor": 3})}
+    {"node": NODE, "speed": POSITIVE, "straggler": st.none() | st.just({"probability": 0.1, "factor": 3})}
 )
-WIRE_OVERRIDES = st.fixed_dictionaries({"node": NODE, "rate": st.none() | POSITIVE, "direction": st.just("up")})
+WIRE_OVERRIDES = st.fixed_dictionaries({"node": NODE, "rate": POSITIVE, "direction": st.just("up")})
 
 
 @st.composite

@@ -72,6 +72,19 @@ def test_a_slow_device_takes_twice_the_time_and_others_do_not():
     assert slowed == [base[0], pytest.approx(2 * base[1], rel=1e-12)]
 
 
+def test_devices_of_one_name_are_priced_each_by_its_own_rates():
+    (group,) = CLUSTER.nodes
+    slow = group.device.model_copy(update={"flops": {"fp32": FLOPS / 4}})
+    both = (
+        group.model_copy(update={"name": "fast", "count": 1}),
+        group.model_copy(update={"name": "slow", "device": slow}),
+    )
+    mixed = CLUSTER.model_copy(update={"nodes": both})
+    fast, slower = simulated(product, mixed, workers=2)
+    assert fast == simulated(product)[0]
+    assert slower > 2 * fast
+
+
 def steps(ctx: Context) -> list[float]:
     found = []
     for step in range(200):
