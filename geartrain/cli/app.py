@@ -88,7 +88,12 @@ def compare(
         str, typer.Option(metavar="LIST", help="Numbers of workers between commas; servers come on top.")
     ] = "2,4",
     engine: Annotated[
-        str, typer.Option(metavar="real|simulated", help="real: processes on this machine; simulated: virtual time.")
+        str,
+        typer.Option(
+            metavar="real|simulated|emulated",
+            help="real: processes on this machine; simulated: virtual time; emulated: processes here, joined by wires "
+            "of the cluster's rates.",
+        ),
     ] = "simulated",
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Training steps. (default: 50 for a task, 3 for a workload)")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from geartrain.cli.emulate import Emulated
 from geartrain.cli.output import print_json, results, tell, told
 from geartrain.cluster import Cluster, load_cluster
 from geartrain.compare.folder import read_grid
@@ -32,7 +33,7 @@ MEASURED = "compute.json"
 """In the folder of a grid: the times that computing was measured to take."""
 
 LOCAL = "local"
-ENGINES = ("real", "simulated")
+ENGINES = ("emulated", "real", "simulated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,12 @@ def compare(asked: Asked, as_json: bool, given: Collection[str] = ()) -> int:
         given: names of what stood on the command line, the rest being defaults.
     """
     grid = build(again(asked, given) if asked.resume else asked)
-    comparison = run(grid)
-    if isinstance(grid.engine, Simulated):
+    try:
+        comparison = run(grid)
+    finally:
+        if isinstance(grid.engine, Emulated):
+            grid.engine.close()
+    if isinstance(grid.engine, Simulated | Emulated):
         tell(*grid.engine.report())
     if as_json:
         print_json([result.as_json() for result in comparison.results])
@@ -167,13 +172,19 @@ def _check_combination(asked: Asked) -> None:
         raise ConfigurationError("give one of --task and --workload, e.g. --task digits or --workload resnet50")
     if asked.engine not in ENGINES:
         raise UnknownName("engine", asked.engine, ENGINES)
-    if asked.engine != "real":
+    if asked.engine == "simulated":
         return
     if asked.workload:
         raise ConfigurationError(
             f"--workload {asked.workload} has shapes and no numbers, so it cannot run for real; "
             "use --engine simulated, or --task"
         )
+    if asked.engine == "emulated":
+        if asked.cluster == LOCAL:
+            raise ConfigurationError(
+                "--engine emulated builds another cluster's wires on this machine: give --cluster, e.g. ethernet-1g"
+            )
+        return
     if asked.cluster != LOCAL:
         raise ConfigurationError(
             f"--engine real runs on this machine, not on {asked.cluster!r}; leave out --cluster, "
@@ -306,9 +317,11 @@ class Simulated:
         return table
 
 
-def _engines(asked: Asked, task: Task, batch: int, ranks: Sequence[int]) -> Real | Simulated:
+def _engines(asked: Asked, task: Task, batch: int, ranks: Sequence[int]) -> Real | Simulated | Emulated:
     if asked.engine == "real":
         return Real()
+    if asked.engine == "emulated":
+        return Emulated(asked.compute)
     # Shares of workers differ by one sample where the batch does not divide; one worker alone takes it whole.
     sizes = {batch, *(batch // n for n in ranks), *(-(-batch // n) for n in ranks)}
     kept = asked.out / MEASURED if asked.out else None

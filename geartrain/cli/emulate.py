@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from geartrain.cli.output import tell
 from geartrain.cli.scripts import check_script, run_and_tell
+from geartrain.cluster import Cluster, ServicePlace
+from geartrain.engines.base import Engine
 from geartrain.errors import ConfigurationError
 from geartrain.record.log import RunRecord
+from geartrain.runtime.context import Context
 from geartrain.units import format_time
 
 BUSY = 0.8
@@ -78,6 +81,57 @@ def told(emulation: dict[str, Any]) -> list[str]:
             f"computing {format_time(devices['computing_late'])}"
         )
     return lines
+
+
+class Emulated(Engine):
+    """Makes the emulated engine for the cells of a grid: one for all, so that networks are built once.
+
+    Args:
+        compute: as on the command line: what computing is charged and slept by; None lets it take its real time.
+    """
+
+    name = "emulated"
+    capabilities = frozenset({"real_time"})
+
+    def __init__(self, compute: str | None) -> None:
+        from geartrain.cost.compute import parse_compute
+        from geartrain.engines.emulated import EmulatedEngine
+
+        self._compute = compute
+        self._engine = EmulatedEngine(parse_compute(compute) if compute else None)
+        self._told: dict[str, list[str]] = {}
+
+    def __call__(self, cluster: Cluster) -> Engine:
+        return self
+
+    def run(
+        self,
+        main: Callable[[Context], Any],
+        cluster: Cluster,
+        *,
+        workers: int,
+        services: Sequence[ServicePlace] = (),
+        seed: int = 0,
+        meta: bool = False,
+    ) -> RunRecord:
+        record = self._engine.run(main, cluster, workers=workers, services=services, seed=seed, meta=meta)
+        self._told[f"{cluster.name} with {workers} worker(s)"] = told(record.emulation)
+        return record
+
+    def text(self, cluster: Cluster) -> str:
+        return self._compute or "real time"
+
+    def is_roofline(self, cluster: Cluster) -> bool:
+        """Whether computing on it is priced as closed forms do."""
+        return self._compute == "roofline"
+
+    def report(self) -> list[str]:
+        """What a reader must know of the networks and devices, for the last run on each."""
+        return [f"{where}: {line}" for where, lines in self._told.items() for line in lines]
+
+    def close(self) -> None:
+        """Take the networks down."""
+        self._engine.close()
 
 
 def _clean() -> None:

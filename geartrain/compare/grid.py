@@ -145,7 +145,7 @@ class Grid:
             raise ConfigurationError("--checkpoint-every needs a folder to write to: give --out DIR")
         if self.jobs < 1:
             raise ConfigurationError(f"--jobs {self.jobs}: at least 1 run at a time goes on")
-        if self.jobs > 1 and self.engine_name == "real":
+        if self.jobs > 1 and self.engine_name != "simulated":
             raise ConfigurationError(
                 "--jobs is for simulated runs: real ones at the same time would take each other's cores, and be slower"
             )
