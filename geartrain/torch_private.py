@@ -589,6 +589,11 @@ def prefixed(store: Any, prefix: str) -> Any:
     return PrefixStore(prefix, store)
 
 
+def default_store() -> Any:
+    """The store of the calling thread's default group."""
+    return c10d._get_default_store()
+
+
 def store_of_one() -> Any:
     """A store inside this process."""
     return HashStore()

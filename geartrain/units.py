@@ -98,9 +98,15 @@ class Quantity:
                 continue
             number = repr(float(quotient)).removesuffix(".0") if quotient.denominator > 1 else str(quotient)
             text = f"{number} {unit}"
-            if len(text) < len(best) and self.parse(text) == value:
+            if len(text) < len(best) and self._reads_as(text, value):
                 best = text
         return best
+
+    def _reads_as(self, text: str, value: float) -> bool:
+        try:
+            return self.parse(text) == value
+        except UnitError:  # rounded up, past the largest number
+            return False
 
     def _split(self, text: object) -> tuple[Fraction, str]:
         if isinstance(text, bool) or not isinstance(text, (str, int, float)):
@@ -212,6 +218,8 @@ def format_rate(value: float, unit: Literal["bit", "B"] = "bit") -> str:
 
 def format_time(value: float) -> str:
     """A time for people: `format_time(0.000412) == "412 us"`; minutes from two minutes on, hours from two hours on."""
+    if value == 0:
+        return "0 s"
     if value >= 7200:
         return TIME.format(value, ("h",))
     return TIME.format(value, ("min",)) if value >= 120 else TIME.format(value)

@@ -13,6 +13,7 @@ from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import DeadlockError, RankFailed
 from geartrain.record.log import RunRecord
 from geartrain.runtime.context import Context
+from geartrain.torch_private import default_store
 
 CLUSTER = load_cluster("ethernet-10g")
 LATENCY = 50e-6
@@ -257,7 +258,7 @@ def look_whether_an_operation_succeeded(ctx: Context) -> None:
 
 
 def look_at_the_store(ctx: Context) -> None:
-    store: Any = dist.distributed_c10d._get_default_store()
+    store = default_store()
     if ctx.rank == 1:
         ctx.clock.sleep(1.0)
     store.add("there", 1)
