@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import linecache
-import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from types import FrameType
-
-import torch
 
 from geartrain.errors import CollectiveMismatch, DeadlockError, GeartrainError, RankFailed, RunError, ScriptError
+from geartrain.runtime.places import Place, place_text, places, places_of_error
 from geartrain.sim.fabric import Fabric, ranks_text
 from geartrain.sim.kernel import Activity
 from geartrain.sim.meeting import Meeting, Message
 from geartrain.units import format_size, format_time
-
-_OURS = str(Path(__file__).resolve().parents[1])
-_MACHINERY = tuple(str(Path(_OURS) / part) for part in ("sim", "engines", "torch_private.py", "runtime/context.py"))
-_PATHS = sysconfig.get_paths()
-_LIBRARIES = (
-    _OURS + os.sep,
-    *(str(Path(place).resolve()) + os.sep for place in (Path(torch.__file__).parent, _PATHS["stdlib"])),
-    *(str(Path(_PATHS[place]).resolve()) + os.sep for place in ("purelib", "platlib")),
-)
 
 
 class Explainer:
@@ -70,14 +54,14 @@ class Explainer:
         if awaited:
             return RankFailed(
                 f"{ranks_text(awaited)} ended while others wait for {'it' if len(awaited) == 1 else 'them'} "
-                f"(t = {_time(self.fabric.kernel.now)})\n"
+                f"(t = {format_time(self.fabric.kernel.now)})\n"
                 f"{self._places()}\n"
                 f"  likely:  the program of {ranks_text(awaited)} returned or exited before the others were done with "
                 f"{'it' if len(awaited) == 1 else 'them'}; all ranks must make the same calls",
                 rank=awaited[0],
             )
         return DeadlockError(
-            f"no rank can continue at t = {_time(self.fabric.kernel.now)}\n"
+            f"no rank can continue at t = {format_time(self.fabric.kernel.now)}\n"
             f"{self._places()}\n  likely:  {self._likely()}"
         )
 
@@ -97,7 +81,7 @@ class Explainer:
         grouped: dict[tuple[str, str], list[Activity]] = {}
         for activity in self.fabric.kernel.activities:
             if activity is raised and error is not None:
-                text = f"raised this\n{_text_of(_traced(error), 3)}"
+                text = f"raised this\n{_text_of(places_of_error(error), 3)}"
             elif activity.daemon:
                 continue
             elif activity.ended.done:
@@ -176,9 +160,8 @@ class Explainer:
 
     def _raised(self, error: BaseException, activity: Activity) -> str:
         lane = f", lane {activity.name}," if activity.name else ""
-        return (
-            f"rank {activity.rank}{lane} raised {type(error).__name__}: {_said(error)}\n{_text_of(_traced(error), 3)}"
-        )
+        where = _text_of(places_of_error(error), 3)
+        return f"rank {activity.rank}{lane} raised {type(error).__name__}: {_said(error)}\n{where}"
 
 
 def advice(error: BaseException) -> str:
@@ -203,66 +186,17 @@ def _said(error: BaseException) -> str:
         return f"(making its text raised {type(fault).__name__})"
 
 
-def _traced(error: BaseException) -> Sequence[tuple[str, int, str]]:
-    """Where an error was raised, as `where` tells it."""
-    frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    return [f for f in frames if is_users(f[0])] or _outside_machinery(frames)
-
-
-def where(activity: Activity) -> Sequence[tuple[str, int, str]]:
-    """(file, line, function) of a thread's frames in the user's own files, innermost last; else our innermost."""
-    return _places(sys._current_frames().get(activity.thread.ident or 0))
-
-
 def here() -> str:
     """The innermost line of the user's own files in the calling thread, as text."""
-    return _text_of(_places(sys._getframe()), 1)
-
-
-def _places(frame: FrameType | None) -> Sequence[tuple[str, int, str]]:
-    frames: list[tuple[str, int, str]] = []
-    while frame is not None:
-        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    frames.reverse()
-    users = [f for f in frames if is_users(f[0])]
-    if users:
-        return users
-    return _outside_machinery(frames)
-
-
-def _outside_machinery(frames: Sequence[tuple[str, int, str]]) -> Sequence[tuple[str, int, str]]:
-    """The innermost frame of the package that is not of the simulator itself."""
-    ours = [f for f in frames if _resolved(f[0]).startswith(_OURS) and not _resolved(f[0]).startswith(_MACHINERY)]
-    return ours[-1:] or frames[-1:]
+    return _text_of(places(sys._getframe()), 1)
 
 
 def _where_text(activity: Activity, most: int = 3) -> str:
-    return _text_of(where(activity), most)
+    return _text_of(places(sys._current_frames().get(activity.thread.ident or 0)), most)
 
 
-def _text_of(places: Sequence[tuple[str, int, str]], most: int) -> str:
-    lines = []
-    for filename, line, function in list(places)[-most:]:
-        source = linecache.getline(filename, line).strip()
-        lines.append(f"      {filename}:{line} in {function}: {source}")
-    return "\n".join(lines)
-
-
-_resolved_names: dict[str, str] = {}
-
-
-def _resolved(filename: str) -> str:
-    known = _resolved_names.get(filename)
-    if known is None:
-        known = _resolved_names[filename] = filename if filename.startswith("<") else str(Path(filename).resolve())
-    return known
-
-
-def is_users(filename: str) -> bool:
-    """Whether a file is the user's own: not of PyTorch, of Python, of an installed package or of geartrain."""
-    name = _resolved(filename)
-    return not name.startswith("<") and not name.startswith(_LIBRARIES)
+def _text_of(found: Sequence[Place], most: int) -> str:
+    return "\n".join(f"      {place_text(place)}" for place in list(found)[-most:])
 
 
 def _step(activity: Activity) -> int | None:
@@ -288,10 +222,6 @@ def _awaited(activity: Activity) -> list[int]:
     if message is not None and message.peer is not None and not message.matched:
         return [message.channel.ranks[message.peer]]
     return []
-
-
-def _time(now: float) -> str:
-    return format_time(now) if now else "0 s"
 
 
 def _verb(ranks: Sequence[int], one: str, several: str) -> str:

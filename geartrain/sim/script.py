@@ -11,7 +11,8 @@ from geartrain.cluster.spec import Cluster
 from geartrain.cost.compute import ComputeModel
 from geartrain.errors import RankFailed, ScriptError
 from geartrain.record.log import RunRecord
-from geartrain.sim.explain import Explainer, is_users
+from geartrain.runtime.places import is_users
+from geartrain.sim.explain import Explainer
 from geartrain.sim.fabric import Fabric
 from geartrain.sim.kernel import current_activity
 from geartrain.sim.process import MainModule, NumpyRandom, PythonRandom, process_of_ranks
