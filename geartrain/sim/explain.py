@@ -51,6 +51,7 @@ class Explainer:
     def _stuck(self) -> BaseException:
         ended = self._ended_early()
         awaited = [rank for rank in ended if any(rank in _awaited(a) for a in self._waiting())]
+        awaited = awaited or self._ended_behind_lanes(ended)
         if awaited:
             return RankFailed(
                 f"{ranks_text(awaited)} ended while others wait for {'it' if len(awaited) == 1 else 'them'} "
@@ -68,6 +69,12 @@ class Explainer:
     def _waiting(self) -> list[Activity]:
         return [a for a in self.fabric.kernel.activities if a.waits_for is not None and not a.daemon]
 
+    def _ended_behind_lanes(self, ended: list[int]) -> list[int]:
+        """The ended ranks that a lane waits for which works for a rank that is waited for, as a server's lane does."""
+        lanes = [a for a in self.fabric.kernel.activities if a.daemon and not a.ended.done]
+        reached = {rank for a in self._waiting() for rank in _awaited(a)}
+        return [rank for rank in ended if any(a.rank in reached and rank in _awaited(a) for a in lanes)]
+
     def _ended_early(self) -> list[int]:
         return [a.rank for a in self.fabric.kernel.activities if not a.name and a.ended.done]
 
@@ -79,10 +86,11 @@ class Explainer:
             most: places that are listed.
         """
         grouped: dict[tuple[str, str], list[Activity]] = {}
+        ended = set(self._ended_early())
         for activity in self.fabric.kernel.activities:
             if activity is raised and error is not None:
                 text = f"raised this\n{_text_of(places_of_error(error), 3)}"
-            elif activity.daemon:
+            elif activity.daemon and ended.isdisjoint(_awaited(activity)):
                 continue
             elif activity.ended.done:
                 text = "has ended"

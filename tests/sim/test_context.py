@@ -322,3 +322,24 @@ def test_an_exception_whose_text_cannot_be_made_ends_the_run():
 
     with pytest.raises(RankFailed, match="rank 1 raised Mute"):
         simulated(main)
+
+
+def test_a_worker_that_ended_is_blamed_also_where_a_servers_lane_waits_for_it():
+    def main(ctx: Context) -> None:
+        x = torch.zeros(1)
+        if ctx.role == "server":
+
+            def serve() -> None:
+                for worker in range(ctx.num_workers):
+                    dist.recv(x, group=ctx.everyone, group_src=worker)
+
+            ctx.spawn(serve, "serve", daemon=True)
+            dist.recv(torch.zeros(1), group=ctx.everyone, group_src=0, tag=1)
+        elif ctx.rank == 0:
+            dist.send(x, group=ctx.everyone, group_dst=2)
+            dist.recv(x, group=ctx.everyone, group_src=2)
+
+    with pytest.raises(RankFailed, match="rank 1 ended while others wait for it") as caught:
+        simulated(main, services=[ServicePlace("server")])
+    assert "rank 2 lane serve  waits in recv from rank 1" in str(caught.value)
+    assert caught.value.rank == 1
