@@ -138,6 +138,8 @@ class Channel:
         meeting.ops.append(op)
         if len(meeting.ops) == self.size:
             del self.meetings[sequence]
+            if call.kind == "all_to_all":
+                self._check_shares(meeting, group_rank)
             last = max(op.posted for op in meeting.ops)
             self.fabric.kernel.at(last, lambda: self._complete(meeting))
         return meeting
@@ -182,6 +184,22 @@ class Channel:
         self._running.popleft()
         if self._running:
             self._begin(self._running[0])
+
+    def _check_shares(self, meeting: Meeting, last: int) -> None:
+        """In a complete exchange every pair of ranks agrees on a size of its own, which no signature says."""
+        calls = [call for call in meeting.calls if call is not None]
+        for receiver, call in enumerate(calls):
+            for position, item in enumerate(call.items):
+                for sender, (got, other) in enumerate(zip(item.gets, calls, strict=True)):
+                    given = other.items[position].gives[receiver]
+                    if given.numel() != got.numel():
+                        raise CollectiveMismatch(
+                            f"all_to_all #{meeting.sequence} of group {self.name}: the shares do not fit\n"
+                            f"  rank {self.ranks[sender]} sends {given.numel()} elements to rank "
+                            f"{self.ranks[receiver]}, which makes room for {got.numel()}\n"
+                            "  expected: what a rank sends to another is as long as the other's part for it",
+                            rank=self.ranks[last],
+                        )
 
     def _mismatch(self, meeting: Meeting, group_rank: int, given: tuple[Any, ...]) -> str:
         return (

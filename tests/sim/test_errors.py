@@ -78,6 +78,10 @@ OPERATION = f"{BEGIN}dist.all_reduce(x, dist.ReduceOp.SUM if rank else dist.Redu
 ROOT = f"{BEGIN}dist.broadcast(x, src=0 if rank else 1)\n"
 ORDER = f"{BEGIN}dist.all_reduce(x)\nif rank:\n    dist.barrier()\nelse:\n    dist.reduce(x, 0)\n"
 MESSAGE = f"{BEGIN}if rank == 0:\n    dist.send(x, dst=1)\nif rank == 1:\n    dist.recv(torch.ones(3), src=0)\n"
+SHARES = f"""{BEGIN}
+gives = [torch.ones(1 + (rank == 1)) for _ in range(3)]
+dist.all_to_all([torch.ones(1) for _ in range(3)], gives)
+"""
 RAISES = f"{BEGIN}def inner():\n    raise ValueError('bad number')\nif rank == 1:\n    inner()\ndist.barrier()\n"
 STATUS = f"{BEGIN}dist.all_reduce(x)\nif rank == 1:\n    sys.exit(3)\ndist.barrier()\n"
 
@@ -105,6 +109,7 @@ CASES = {
     "root": (ROOT, CollectiveMismatch, "dist.broadcast(", ["root=0", "root=1"]),
     "order": (ORDER, CollectiveMismatch, "dist.reduce(", ["barrier", "reduce op=sum root=0", "left out"]),
     "message": (MESSAGE, CollectiveMismatch, "dist.recv(", ["rank 0 sends 4 x float32", "receives into 3 x float32"]),
+    "shares": (SHARES, CollectiveMismatch, "dist.all_to_all(", ["rank 1 sends 2 elements to rank 0", "room for 1"]),
     "raises": (RAISES, RankFailed, "raise ValueError", ["rank 1 raised ValueError: bad number", "in inner"]),
     "status": (STATUS, RankFailed, "", ["rank 1 left early, with exit status 3"]),
 }
