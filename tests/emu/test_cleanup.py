@@ -72,7 +72,8 @@ def start_run(tmp_path, *extra):
     program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     told = json.loads(program.stdout.readline())
-    assert until(lambda: (tmp_path / "ready").exists())
+    awaited = ["ready", *(["pid"] if "orphan" in extra else [])]
+    assert until(lambda: all((tmp_path / name).exists() for name in awaited))
     return program, told["run"], told["station"]
 
 
