@@ -106,6 +106,24 @@ class Fabric:
             tuple(zip(plan.sent, plan.messages, strict=True)),
         )
 
+    def exchange_plan(self, ranks: tuple[int, ...], shares: Sequence[Sequence[int]]) -> Plan:
+        """The plan of an `all_to_all` in which rank i gives `shares[i][j]` bytes to rank j, not all alike."""
+        kind, placement = "all_to_all", self.placement
+        algorithm = self.algorithms.get(kind) or placement.cluster.collectives.algorithm(kind)
+        even = plan_collective(kind, len(ranks), max(map(sum, shares)), algorithm=algorithm)
+        loads: dict[int, float] = {}
+        sent, alpha = [], 0.0
+        for i, row in enumerate(shares):
+            given = [(j, nbytes) for j, nbytes in enumerate(row) if nbytes and j != i]
+            sent.append((sum(nbytes for _, nbytes in given), len(given)))
+            for j, nbytes in given:
+                route = placement.route(ranks[i], ranks[j])
+                alpha = max(alpha, route.latency)
+                for link in route.links:
+                    loads[link] = loads.get(link, 0.0) + nbytes
+        busiest = max(loads.values(), default=0.0)
+        return Plan(even.algorithm, even.latency_terms * alpha, busiest, loads, tuple(sent))
+
     def state(self) -> ActivityState:
         """The calling activity's state."""
         state: ActivityState = self.kernel.me().state

@@ -64,12 +64,13 @@ def _dtype(dtype: Any) -> str:
 class Meeting:
     """One collective, from its first rank's entry to its end."""
 
-    __slots__ = ("calls", "channel", "done", "ops", "plan", "sequence", "signature")
+    __slots__ = ("calls", "channel", "done", "entrants", "ops", "plan", "sequence", "signature")
 
     def __init__(self, channel: Channel, sequence: int, given: tuple[Any, ...], size: int) -> None:
         self.channel, self.sequence, self.signature = channel, sequence, given
         self.calls: list[Call | None] = [None] * channel.size
         self.ops: list[Op] = []
+        self.entrants: list[int] = []  # group ranks, in the order of `ops`
         self.plan = channel.plan(given, size)
         self.done = Event(self._describe)
 
@@ -136,10 +137,11 @@ class Channel:
             raise CollectiveMismatch(self._mismatch(meeting, group_rank, given), rank=self.ranks[group_rank])
         meeting.calls[group_rank] = call
         meeting.ops.append(op)
+        meeting.entrants.append(group_rank)
         if len(meeting.ops) == self.size:
             del self.meetings[sequence]
             if call.kind == "all_to_all":
-                self._check_shares(meeting, group_rank)
+                self._exchange(meeting, group_rank)
             last = max(op.posted for op in meeting.ops)
             self.fabric.kernel.at(last, lambda: self._complete(meeting))
         return meeting
@@ -185,9 +187,19 @@ class Channel:
         if self._running:
             self._begin(self._running[0])
 
-    def _check_shares(self, meeting: Meeting, last: int) -> None:
-        """In a complete exchange every pair of ranks agrees on a size of its own, which no signature says."""
+    def _exchange(self, meeting: Meeting, last: int) -> None:
+        """In a complete exchange every pair of ranks has a size of its own, known once all have entered."""
         calls = [call for call in meeting.calls if call is not None]
+        self._check_shares(meeting, calls, last)
+        shares = [
+            [sum(item.gives[receiver].nbytes for item in call.items) for receiver in range(self.size)] for call in calls
+        ]
+        if len({share for row in shares for share in row}) > 1:
+            meeting.plan = self.fabric.exchange_plan(self.ranks, shares)
+            for op, group_rank in zip(meeting.ops, meeting.entrants, strict=True):
+                op.nbytes, op.messages = meeting.plan.sent[group_rank]
+
+    def _check_shares(self, meeting: Meeting, calls: list[Call], last: int) -> None:
         for receiver, call in enumerate(calls):
             for position, item in enumerate(call.items):
                 for sender, (got, other) in enumerate(zip(item.gets, calls, strict=True)):

@@ -343,3 +343,20 @@ def test_a_worker_that_ended_is_blamed_also_where_a_servers_lane_waits_for_it():
         simulated(main, services=[ServicePlace("server")])
     assert "rank 2 lane serve  waits in recv from rank 1" in str(caught.value)
     assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_an_all_to_all_of_unlike_shares_takes_what_its_busiest_wire_takes_whoever_comes_first(late):
+    """Rank 0 gives each rank 1,000 numbers, rank 1 gives each a million."""
+
+    def main(ctx: Context) -> float:
+        if ctx.rank == late:
+            ctx.clock.sleep(1e-3)
+        sizes = [1_000, 1_000_000]
+        given, got = torch.ones(2 * sizes[ctx.rank]), torch.zeros(sum(sizes))
+        dist.all_to_all_single(got, given, sizes, [sizes[ctx.rank]] * 2)
+        return ctx.clock.now()
+
+    record = simulated(main)
+    assert record.results == pytest.approx([1e-3 + LATENCY + 4e6 / RATE] * 2)
+    assert [(log.ops[0].nbytes, log.ops[0].messages) for log in record.logs] == [(4_000, 1), (4_000_000, 1)]
