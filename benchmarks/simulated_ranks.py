@@ -9,6 +9,7 @@ own, so that peak memory is its own; the runs of the last one are compared: same
 from __future__ import annotations
 
 import argparse
+import gc
 import pickle
 import resource
 import subprocess
@@ -78,6 +79,7 @@ def case(name: str, repeats: int) -> bool:
     ranks, _, bar, memory_bar = CASES[name]
     seconds, first = [], None
     for _ in range(repeats):
+        gc.collect()  # what the run before has left is not this one's
         record, taken = run(name)
         seconds.append(taken)
         if ranks == 64:
