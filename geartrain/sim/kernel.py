@@ -341,7 +341,7 @@ class Kernel:
         if event.done:
             activity.polls = 0
             return True
-        self.idle(f"polls {event}")
+        self.idle(f"looking in vain for {event}")
         return event.done
 
     def read_clock(self) -> float:
