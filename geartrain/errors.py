@@ -7,7 +7,6 @@
     │   ├── ClusterError             a cluster file or value that cannot be
     │   ├── PlacementError           the cluster has too few devices or nodes for what shall run
     │   ├── StrategyError            a strategy text or a hyperparameter that cannot be (also a ValueError)
-    │   │   └── IncompatibleParts    parts of a strategy that do not fit each other
     │   ├── TaskError                a task, batch or output folder that cannot be used
     │   └── ScriptError              a script that cannot run on this engine; names its line and the change to make
     └── RunError                     something went wrong while ranks were running; carries rank and step where known
@@ -67,10 +66,6 @@ class PlacementError(ConfigurationError):
 
 class StrategyError(ConfigurationError, ValueError):
     """A strategy text or hyperparameter that cannot be."""
-
-
-class IncompatibleParts(StrategyError):
-    """Parts of a strategy that do not fit each other."""
 
 
 class TaskError(ConfigurationError):

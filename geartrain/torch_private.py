@@ -468,17 +468,6 @@ def enter_default_group(group: dist.ProcessGroup, name: str, backend: str, ranks
     world.group_count = 1
 
 
-def leave_group(group: dist.ProcessGroup) -> None:
-    """Take a group that `enter_group` entered out of the tables again."""
-    world = c10d._world
-    name = world.pg_names.pop(group)
-    tag = world.pg_to_tag.pop(group)
-    world.tags_to_pg[tag].remove(group)
-    for table in (world.pg_map, world.pg_group_ranks, world.pg_backend_config):
-        table.pop(group, None)
-    core._unregister_process_group(name)
-
-
 @dataclass(frozen=True)
 class GroupRequest:
     """What PyTorch asks for when a group is made: `ranks` are the global ranks in group order."""

@@ -1,12 +1,11 @@
 """What a strategy costs per training step: time by kind, bytes and messages, memory.
 
-A `Cost` is a closed form that has been evaluated: plain numbers in SI units. `a + b` is "a, then b"; `a | b` is "a and
-b at the same time" (times take the larger, traffic adds up).
+A `Cost` is a closed form that has been evaluated: plain numbers in SI units.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +50,3 @@ class Cost:
     def step_time(self) -> float:
         """Seconds per step: what computes plus what is exposed."""
         return self.compute + self.exposed_communication + self.wait
-
-    def with_notes(self, *notes: str) -> Cost:
-        return replace(self, notes=(*self.notes, *notes))
