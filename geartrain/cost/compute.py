@@ -256,10 +256,11 @@ class StepTimes:
         return sum(self.forward) + sum(self.backward) + self.update
 
 
-_ROOFLINE = Roofline()
+ROOFLINE = Roofline()
+"""The model of closed forms, unless another one is given."""
 
 
-def step_times(workload: Workload, device: Device, samples: float, model: ComputeModel = _ROOFLINE) -> StepTimes:
+def step_times(workload: Workload, device: Device, samples: float, model: ComputeModel = ROOFLINE) -> StepTimes:
     """What one step on `samples` samples takes on a device, layer by layer."""
     return StepTimes(
         forward=tuple(model.seconds(forward_work(workload, layer, samples), device) for layer in workload.layers),

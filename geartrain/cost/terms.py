@@ -10,23 +10,27 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What one rank puts on the wire in one step, payload only.
+    """What one rank puts on the wire in one step, payload only; a mean where steps differ.
 
     Attributes:
         nbytes: bytes sent.
         messages: messages sent; a native collective counts the messages of the algorithm that it uses.
     """
 
-    nbytes: int = 0
-    messages: int = 0
+    nbytes: float = 0
+    messages: float = 0
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(nbytes=self.nbytes + other.nbytes, messages=self.messages + other.messages)
 
+    def per(self, steps: int) -> Traffic:
+        """The mean of traffic that comes once in so many steps."""
+        return self if steps == 1 else Traffic(nbytes=self.nbytes / steps, messages=self.messages / steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The closed form of one training step, seen from the slowest worker.
+    """The closed form of one training step, seen from the slowest worker; the mean over a cycle where steps differ.
 
     Attributes:
         compute: seconds in which the worker's device computes (forward, backward, update).

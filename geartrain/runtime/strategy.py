@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from geartrain.cluster.placement import Placement, ServicePlace
+from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost
 from geartrain.errors import StrategyError
 from geartrain.runtime.attachment import Attachment, Loop
@@ -105,9 +106,23 @@ class Strategy(ABC):
         """
         raise StrategyError(f"{self.name} says that it is attachable and has no `attach`")
 
+    @property
+    def cycle(self) -> int:
+        """Steps after which what is sent repeats itself, e.g. the period of local updates."""
+        return 1
+
     @abstractmethod
-    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
-        """The closed form of one step with a global batch of `batch` samples. Bytes and messages are exact."""
+    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
+        """The closed form of one step with a global batch of `batch` samples; the mean over a `cycle`.
+
+        Bytes and messages are exact, from the second cycle on and without what ends the run.
+
+        Args:
+            workload: the shape of one step.
+            place: where the workers and the services of `roles` live.
+            batch: samples of all workers together.
+            model: prices what devices compute.
+        """
 
     def limits(self) -> Sequence[Limit]:
         return ()

@@ -14,14 +14,11 @@ from operator import add
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Device
-from geartrain.cost.compute import Roofline, StepTimes, step_times, update_work
-from geartrain.cost.compute import Work as _Work
+from geartrain.cost.compute import ComputeModel, StepTimes, Work, step_times, update_work
 from geartrain.workload.spec import UNUSED, Workload
 
 Flow = tuple[int, int, int]
 """Sender, receiver, bytes."""
-
-_MODEL = Roofline()
 
 
 def share(batch: int, num_workers: int, rank: int) -> int:
@@ -51,31 +48,32 @@ class Compute:
         return reduce(add, reversed(self.backward), self.forward)
 
 
-def slowest(workload: Workload, place: Placement, batch: int, *, buckets: bool = True) -> Compute:
+def slowest(workload: Workload, place: Placement, batch: int, model: ComputeModel, *, buckets: bool = True) -> Compute:
     """The worker whose forward, backward and update take longest. Jitter and stragglers are not in a closed form.
 
     Args:
+        model: prices what devices compute.
         buckets: gradients are moved into flat tensors.
     """
     found: dict[tuple[Device, float, int], tuple[StepTimes, float, int]] = {}
     for rank in range(place.num_workers):
         device, speed, samples = place.device(rank), place.speed(rank), share(batch, place.num_workers, rank)
         if (device, speed, samples) not in found:
-            times = step_times(workload, device, samples)
-            times = _with_buckets(times, workload, device) if buckets else times
+            times = step_times(workload, device, samples, model)
+            times = _with_buckets(times, workload, device, model) if buckets else times
             found[device, speed, samples] = (times, speed, samples)
     times, speed, samples = max(found.values(), key=lambda entry: entry[0].total / entry[1])
     backward = tuple(seconds / speed for seconds in times.backward)
     return Compute(sum(times.forward) / speed, backward, times.update / speed, samples)
 
 
-def _with_buckets(times: StepTimes, workload: Workload, device: Device) -> StepTimes:
+def _with_buckets(times: StepTimes, workload: Workload, device: Device, model: ComputeModel) -> StepTimes:
     """Each gradient is read and written once more, in backward, when it moves into its bucket."""
     backward = []
     for seconds, layer in zip(times.backward, workload.layers, strict=True):
         nbytes = 0 if layer.name == UNUSED else sum(p.numel for p in layer.parameters) * workload.element_size
-        moving = _Work("copy", 0.0, 2 * nbytes, workload.dtype, len(layer.parameters))
-        backward.append(seconds + (_MODEL.seconds(moving, device) if nbytes else 0.0))
+        moving = Work("copy", 0.0, 2 * nbytes, workload.dtype, len(layer.parameters))
+        backward.append(seconds + (model.seconds(moving, device) if nbytes else 0.0))
     return StepTimes(times.forward, tuple(backward), times.update)
 
 
@@ -92,24 +90,28 @@ def travel(place: Placement, flows: Iterable[Flow]) -> float:
     return max((route.latency + max((busy[k] for k in route.links), default=0.0) for route in routes), default=0.0)
 
 
-def reduce_time(place: Placement, rank: int, numel: int, workload: Workload) -> float:
+def reduce_time(place: Placement, rank: int, numel: int, workload: Workload, model: ComputeModel) -> float:
     """Seconds in which a rank adds one tensor to another: two are read, one is written."""
     nbytes = 3 * numel * workload.element_size
-    return _seconds(_Work("reduce", flop=numel, nbytes=nbytes, dtype=workload.dtype), place, rank) if numel else 0.0
+    work = Work("reduce", flop=numel, nbytes=nbytes, dtype=workload.dtype)
+    return work_time(work, place, rank, model) if numel else 0.0
 
 
-def update_time(place: Placement, rank: int, numel: int, num_tensors: int, workload: Workload) -> float:
+def update_time(
+    place: Placement, rank: int, numel: int, num_tensors: int, workload: Workload, model: ComputeModel
+) -> float:
     """Seconds in which a rank updates a shard that consists of so many tensors."""
     whole = update_work(workload)
     part = numel / workload.num_parameters
     kernels = round(whole.num_kernels * num_tensors / len(workload.parameters))
-    work = _Work("update", whole.flop * part, whole.nbytes * part, workload.dtype, max(1, kernels))
-    return _seconds(work, place, rank) if numel else 0.0
+    work = Work("update", whole.flop * part, whole.nbytes * part, workload.dtype, max(1, kernels))
+    return work_time(work, place, rank, model) if numel else 0.0
 
 
-def _seconds(work: _Work, place: Placement, rank: int) -> float:
+def work_time(work: Work, place: Placement, rank: int, model: ComputeModel) -> float:
+    """Seconds of a piece of work on the device of a rank."""
     device: Device = place.device(rank)
-    return _MODEL.seconds(work, device) / place.speed(rank)
+    return model.seconds(work, device) / place.speed(rank)
 
 
 def ready_times(compute: Compute, workload: Workload, groups: Sequence[Sequence[int]]) -> list[float]:

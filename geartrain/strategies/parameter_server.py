@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.collectives.messages import post_recv, post_send, wait_all
+from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.errors import StrategyError
 from geartrain.runtime.backward import backward, on_device, witness_of
@@ -113,9 +114,9 @@ class ParameterServer(Strategy):
     def regroup(self, states: Sequence[dict[str, Any]], rank: int, num_workers: int) -> dict[str, Any]:
         return states[0]
 
-    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
+    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
         self._check_services(place)
-        compute = closed_forms.slowest(workload, place, batch)
+        compute = closed_forms.slowest(workload, place, batch, model)
         workers, element = place.num_workers, workload.element_size
         sizes = shard_sizes([p.numel for p in workload.parameters], self.servers, self.shard)
         pushes = [(w, workers + s, n * element) for s, n in enumerate(sizes) for w in range(workers)]
@@ -131,7 +132,7 @@ class ParameterServer(Strategy):
         return Cost(
             compute=compute.gradient,
             exposed_communication=exposed_push + pull,
-            wait=max(self._serving(s, n, workload, place) for s, n in enumerate(sizes)),
+            wait=max(self._serving(s, n, workload, place, model) for s, n in enumerate(sizes)),
             hidden_communication=max(0.0, closed_forms.travel(place, pushes) - exposed_push),
             sent=(*[per_worker] * workers, *per_server),
             memory=self._memory(workload, compute.samples, max(sizes) * element, workers),
@@ -178,12 +179,12 @@ class ParameterServer(Strategy):
             for begin, end in itertools.pairwise(cuts)
         ]
 
-    def _serving(self, server: int, numel: int, workload: Workload, place: Placement) -> float:
+    def _serving(self, server: int, numel: int, workload: Workload, place: Placement, model: ComputeModel) -> float:
         """Seconds in which a server sums W gradients of its shard and updates it."""
         rank = place.num_workers + server
         tensors = len(deal_tensors(len(workload.parameters), self.servers)[server]) if self.shard == "tensors" else 1
-        adding = (place.num_workers - 1) * closed_forms.reduce_time(place, rank, numel, workload)
-        return adding + closed_forms.update_time(place, rank, numel, tensors, workload)
+        adding = (place.num_workers - 1) * closed_forms.reduce_time(place, rank, numel, workload, model)
+        return adding + closed_forms.update_time(place, rank, numel, tensors, workload, model)
 
     def _memory(self, workload: Workload, samples: int, shard: int, workers: int) -> dict[str, int]:
         memory = closed_forms.worker_memory(workload, samples, optimizer=0.0)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from geartrain.cluster.placement import Placement
 from geartrain.collectives.messages import post_recv, post_send, wait_all
+from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import GradientBuckets, flat_parameters, trainable
@@ -103,20 +104,20 @@ class PeerToPeer(Strategy):
         update = regroup_even([state["update"] for state in found], rank, num_workers)
         return {"model": found[0]["model"], "update": update}
 
-    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
+    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
         if self.kind == "sharded":
-            return self._sharded_cost(workload, place, batch)
-        return self._broadcast_cost(workload, place, batch)
+            return self._sharded_cost(workload, place, batch, model)
+        return self._broadcast_cost(workload, place, batch, model)
 
-    def _sharded_cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
-        compute = closed_forms.slowest(workload, place, batch)
+    def _sharded_cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel) -> Cost:
+        compute = closed_forms.slowest(workload, place, batch, model)
         workers, element = place.num_workers, workload.element_size
         shards = shard_sizes([workload.num_parameters], workers, "even")
         gradients = self._travel(place, lambda source, target: shards[target] * element)
         parameters = self._travel(place, lambda source, target: shards[source] * element)
         serving = max(
-            (workers - 1) * closed_forms.reduce_time(place, rank, shard, workload)
-            + closed_forms.update_time(place, rank, shard, 1, workload)
+            (workers - 1) * closed_forms.reduce_time(place, rank, shard, workload, model)
+            + closed_forms.update_time(place, rank, shard, 1, workload, model)
             for rank, shard in enumerate(shards)
         )
         total, filled = sum(shards), sum(shard > 0 for shard in shards)
@@ -137,11 +138,11 @@ class PeerToPeer(Strategy):
             notes=(self._reading("2 (W - 1)" if self.sends == "one_at_a_time" else "2"),),
         )
 
-    def _broadcast_cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
-        compute = closed_forms.slowest(workload, place, batch)
+    def _broadcast_cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel) -> Cost:
+        compute = closed_forms.slowest(workload, place, batch, model)
         workers, size = place.num_workers, workload.gradient_bytes
         numel = workload.num_parameters
-        adding = max(closed_forms.reduce_time(place, rank, numel, workload) for rank in range(workers))
+        adding = max(closed_forms.reduce_time(place, rank, numel, workload, model) for rank in range(workers))
         return Cost(
             compute=compute.gradient + (workers - 1) * adding + compute.update,
             exposed_communication=self._travel(place, lambda source, target: size),

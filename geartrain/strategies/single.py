@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from geartrain.cluster.placement import Placement
+from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.errors import StrategyError
 from geartrain.runtime.attachment import Alone, Attachment, Loop
@@ -62,9 +63,9 @@ class Single(Strategy):
         _check_alone(ctx.num_workers)
         return Alone()
 
-    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
+    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
         _check_alone(place.num_workers)
-        compute = closed_forms.slowest(workload, place, batch, buckets=False)
+        compute = closed_forms.slowest(workload, place, batch, model, buckets=False)
         return Cost(
             compute=compute.gradient + compute.update,
             sent=(Traffic(),) * place.num_ranks,

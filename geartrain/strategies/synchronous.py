@@ -23,6 +23,7 @@ from geartrain.collectives.lane import CollectiveLane
 from geartrain.collectives.registry import collective
 from geartrain.cost import own_collectives
 from geartrain.cost.collectives import plan_collective
+from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.runtime.attachment import Alone, Attachment, GradientAttachment, Loop
 from geartrain.runtime.backward import backward, on_device, witness_of
@@ -106,12 +107,12 @@ class Synchronous(Strategy):
     def regroup(self, states: Sequence[dict[str, Any]], rank: int, num_workers: int) -> dict[str, Any]:
         return states[0]
 
-    def cost(self, workload: Workload, place: Placement, batch: int) -> Cost:
-        compute = closed_forms.slowest(workload, place, batch)
+    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
+        compute = closed_forms.slowest(workload, place, batch, model)
         parameters, size = workload.parameters, workload.element_size
         dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), self.bucket_size)
         numels = [sum(parameters[index].numel for index in group) for group in dealt]
-        parts = [self._bucket_cost(numel, workload, place) for numel in numels]
+        parts = [self._bucket_cost(numel, workload, place, model) for numel in numels]
         seconds = [part[0] for part in parts]
         begin = compute.gradient
         ready = closed_forms.ready_times(compute, workload, dealt) if self.overlap else [begin] * len(dealt)
@@ -128,14 +129,16 @@ class Synchronous(Strategy):
             notes=(f"{len(dealt)} bucket(s), exchanged one after another",),
         )
 
-    def _bucket_cost(self, numel: int, workload: Workload, place: Placement) -> tuple[float, Sequence[Traffic]]:
+    def _bucket_cost(
+        self, numel: int, workload: Workload, place: Placement, model: ComputeModel
+    ) -> tuple[float, Sequence[Traffic]]:
         """Seconds of one bucket's all-reduce, and what each rank sends in it."""
         workers, size = place.num_workers, workload.element_size
         if workers == 1:
             return 0.0, (Traffic(),)
         if self.exchange != "native":
             call = ("all_reduce", self.exchange, numel, size, place.nodes[:workers])
-            seconds = sum(_stage_time(stage, place, workload) for stage in own_collectives.stages(*call))
+            seconds = sum(_stage_time(stage, place, workload, model) for stage in own_collectives.stages(*call))
             return seconds, own_collectives.traffic(*call)
         algorithm = place.cluster.collectives.algorithm("all_reduce")
         plan = plan_collective("all_reduce", workers, numel * size, element=size, algorithm=algorithm)
@@ -150,12 +153,12 @@ class Synchronous(Strategy):
         return max(0.0, plan.fixed_time(alpha, rate)) + busy, traffic
 
 
-def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload) -> float:
+def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload, model: ComputeModel) -> float:
     """Seconds of rounds alike: the messages of a round at once, then adding what has arrived."""
     seconds = closed_forms.travel(place, stage.messages)
     if stage.adds:
         arrived = [(target, nbytes // workload.element_size) for _, target, nbytes in stage.messages]
-        seconds += max((closed_forms.reduce_time(place, *one, workload) for one in arrived), default=0.0)
+        seconds += max((closed_forms.reduce_time(place, *one, workload, model) for one in arrived), default=0.0)
     return stage.count * seconds
 
 

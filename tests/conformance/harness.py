@@ -45,8 +45,8 @@ class Steps:
             result = part.step(batches)
             ctx.mark_step(step, "end", loss=result.loss, samples=result.samples)
             losses.append(result.loss)
+        state = copy.deepcopy((part.state_dict(), batches.state_dict()))  # with whatever is in flight
         part.finish()
-        state = copy.deepcopy((part.state_dict(), batches.state_dict()))
         part.close()
         parameters = list(part.model.parameters())
         return {
@@ -86,14 +86,20 @@ def plain_loop(task: Task, *, steps: int, batch: int) -> list[Any]:
     return [p.detach() for p in model.parameters()]
 
 
-def sent_per_step(record: RunRecord, steps: int) -> list[Traffic]:
-    """What each rank sent per step. The one element with which a worker ends a service is outside steps."""
+def sent_per_step(record: RunRecord, steps: int, skip: int = 0) -> list[Traffic]:
+    """What each rank sent per step, from the begin of step `skip` to the end of the last one.
+
+    The one element with which a worker ends a service is outside steps. Of a service that marks no steps counts what it
+    sent while any worker was within them.
+    """
+    marked = [log.steps for log in record.logs if log.steps]
+    around = min(marks[skip].begin for marks in marked), max(marks[-1].end for marks in marked)
     traffic = []
     for log in record.logs:
-        ops = [op for op in log.ops if op.posted < log.steps[-1].end] if log.steps else []
-        nbytes, messages = sum(op.nbytes for op in ops), sum(op.messages for op in ops)
-        assert nbytes % steps == 0 and messages % steps == 0, f"rank {log.rank} did not send the same in each step"
-        traffic.append(Traffic(nbytes=nbytes // steps, messages=messages // steps))
+        begin, end = (log.steps[skip].begin, log.steps[-1].end) if log.steps else around
+        ops = [op for op in log.ops if begin <= op.posted < end]
+        total = Traffic(nbytes=sum(op.nbytes for op in ops), messages=sum(op.messages for op in ops))
+        traffic.append(total.per(steps - skip))
     return traffic
 
 

@@ -90,8 +90,9 @@ def test_declared_limits(limit, workers):
 @pytest.mark.parametrize(("text", "workers"), cells("counted_bytes", 1, 2, 3, 5))
 def test_counted_bytes_and_messages_are_those_of_the_cost(text, workers):
     strategy, task = parse(text), Golden()
-    record = run(SIMULATED, Steps(strategy, task, steps=2, batch=8), workers)
-    assert sent_per_step(record, 2) == list(predicted(strategy, task, workers))
+    skip, steps = (0, 2) if strategy.cycle == 1 else (strategy.cycle, 3 * strategy.cycle)
+    record = run(SIMULATED, Steps(strategy, task, steps=steps, batch=8), workers)
+    assert sent_per_step(record, steps, skip) == list(predicted(strategy, task, workers))
 
 
 @pytest.mark.parametrize("text", variants("several_workers", 3))
