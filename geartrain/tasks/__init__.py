@@ -8,8 +8,10 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, get_type_hints
 
 from geartrain.errors import TaskError, UnknownName
 from geartrain.models import WORKLOADS, get_workload
@@ -31,8 +33,9 @@ def get_task(name: str) -> Task:
     """The task that a text stands for.
 
     Args:
-        name: of a task; of a workload (a model without numbers, for simulation); or "path/to/file.py:ClassName" for a
-            task of the user's own, made without arguments.
+        name: of a task, with its settings if there are any ("digits:hidden=1536"); of a workload (a model without
+            numbers, for simulation); or "path/to/file.py:ClassName" for a task of the user's own, made without
+            arguments.
 
     Raises UnknownName when nothing is called so, TaskError when the file or class cannot be used.
     """
@@ -40,10 +43,35 @@ def get_task(name: str) -> Task:
         return TASKS[name]()
     if name in WORKLOADS:
         return WorkloadTask(get_workload(name))
+    known, _, settings = name.partition(":")
+    if known in TASKS:
+        return TASKS[known](**_settings(known, settings))
     path, separator, class_name = name.rpartition(":")
     if separator and path.endswith(".py"):
         return _own_task(Path(path), class_name)
     raise UnknownName("task", name, [*TASKS, *WORKLOADS])
+
+
+def _settings(name: str, text: str) -> dict[str, Any]:
+    """The values in `key=value,key=value` for a task that comes with the package: whole numbers, true and false."""
+    kind = TASKS[name]
+    hints = get_type_hints(kind)
+    known: dict[str, Any] = {field.name: hints[field.name] for field in fields(kind)} if is_dataclass(kind) else {}
+    values: dict[str, Any] = {}
+    for piece in text.split(","):
+        key, equals, value = (part.strip() for part in piece.partition("="))
+        if not equals or key in values:
+            raise TaskError(
+                f"{piece.strip()!r} in {name + ':' + text!r} is no setting, or comes twice; write key=value"
+            )
+        if key not in known:
+            raise UnknownName(f"setting of task {name!r}", key, known)
+        try:
+            values[key] = {"true": True, "false": False}[value] if known[key] is bool else known[key](value)
+        except (KeyError, ValueError):
+            expected = "true or false" if known[key] is bool else "a whole number"
+            raise TaskError(f"{name}: {key}={value!r} does not fit; give {expected}") from None
+    return values
 
 
 def _own_task(path: Path, class_name: str) -> Task:

@@ -8,10 +8,12 @@ from geartrain.errors import TaskError, UnknownName
 from geartrain.runtime.worker import Task
 from geartrain.tasks import TASKS, get_task
 from geartrain.tasks.digits import Digits
+from geartrain.tasks.packages_text import PackagesText
 from geartrain.tasks.workload_task import WorkloadTask
 
 OWN = """
 from geartrain.tasks.digits import Digits
+from geartrain.tasks.packages_text import PackagesText
 
 class Mine(Digits):
     name = "mine"
@@ -55,5 +57,29 @@ def test_own_task(workdir):
 )
 def test_own_task_that_cannot_be_used(name, error, words, workdir):
     (workdir / "own.py").write_text(OWN)
+    with pytest.raises(error, match=words):
+        get_task(name)
+
+
+def test_settings_stand_behind_a_tasks_name():
+    task = get_task("digits:hidden=1536")
+    assert sum(p.numel() for p in task.model(0).parameters()) == 4_810 + 523 * 1536
+    assert get_task("packages-text:sparse=true") == PackagesText(sparse=True)
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("digits:hiden=3", UnknownName, "did you mean 'hidden'"),
+        ("digits:hidden=wide", TaskError, "a whole number"),
+        ("digits:hidden=0", TaskError, "1 or more"),
+        ("digits:hidden", TaskError, "key=value"),
+        ("digits:hidden=1,hidden=2", TaskError, "comes twice"),
+        ("packages-text:sparse=1", TaskError, "true or false"),
+        ("characters:width=3", UnknownName, "setting of task 'characters'"),
+    ],
+)
+def test_settings_that_cannot_be(name, error, words):
     with pytest.raises(error, match=words):
         get_task(name)
