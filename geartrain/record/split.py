@@ -13,17 +13,25 @@ each cut at its `ready`. What they leave over is waiting, for no rank that could
 that posts after an operation was done here did not hold this rank up (the last receiver of a broadcast): it does not
 count into `ready`.
 
+A send is done for its sender when the last byte has left; of real sockets that is when the kernel has taken it, which
+may hold megabytes. Its bytes stay under way until the receive is done:
+
+    under way = (the send's done, the receive's done), where the receiver stood still for bytes that were ready
+
+What the sender's main lane waits meanwhile for others is communication. Where the receiver computes, or waits for a
+slower rank, nobody knows when the bytes came, and waiting stays waiting.
+
 An operation that some rank never entered is never ready: the whole blocked time is waiting for that rank. Bytes and
 messages belong to the step in which their operation was posted, whatever its lane.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +42,7 @@ from geartrain.record.log import Op, OpKey, RankLog, RunRecord
 
 _Posts = dict[OpKey, list[tuple[float, int]]]
 _Ready = dict[OpKey, tuple[float, int | None]]
+_UnderWay = list[tuple[float, float, Op]]
 _BY_BEGIN = attrgetter("begin")
 _BY_POSTED = attrgetter("posted")
 _BY_DONE = attrgetter("done")
@@ -142,13 +151,14 @@ def split(record: RunRecord) -> Split:
             posts[op.key].append((op.posted, log.rank))
     for entries in posts.values():
         entries.sort()
-    return Split(tuple(_split_rank(log, posts) for log in record.logs))
+    ready = [{op.key: _ready(op, posts[op.key]) for op in log.ops} for log in record.logs]
+    under_way = _under_way(record.logs, ready)
+    return Split(tuple(_split_rank(log, ready[i], under_way.get(log.rank, [])) for i, log in enumerate(record.logs)))
 
 
-def _split_rank(log: RankLog, posts: _Posts) -> RankSplit:
+def _split_rank(log: RankLog, ready: _Ready, under_way: _UnderWay) -> RankSplit:
     end = log.end or _last_moment(log)
-    ready = {op.key: _ready(op, posts[op.key]) for op in log.ops}
-    still = tuple(_divide(log, ready, end))
+    still = tuple(_flying(log.rank, _divide(log, ready, end), under_way))
     waits = [(part.begin, part.end) for part in still if part.kind == "wait"]
     exposed = [(part.begin, part.end) for part in still if part.kind == "communication"]
     flights = merged((ready[op.key][0], op.done if op.done >= 0 else end) for op in log.ops)
@@ -180,6 +190,58 @@ def _ready(op: Op, entries: list[tuple[float, int]]) -> tuple[float, int | None]
     if latest[0] > op.done:
         latest = entries[max(0, bisect_right(entries, op.done, key=lambda entry: entry[0]) - 1)]
     return latest
+
+
+def _under_way(logs: Sequence[RankLog], ready: Sequence[_Ready]) -> dict[int, _UnderWay]:
+    """Rank -> when bytes that its main lane had sent before were still under way, in order; see the module."""
+    sends = {op.key: (log.rank, op) for log in logs for op in log.ops if op.kind == "send" and not op.lane}
+    found: dict[int, _UnderWay] = defaultdict(list)
+    for log, moments in zip(logs, ready, strict=True):
+        late = [op for op in log.ops if op.kind == "recv" and op.key in sends and op.done > sends[op.key][1].done >= 0]
+        flights = {lane: _flights(log, lane, moments) for lane in {op.lane for op in late}}
+        for op in late:
+            rank, send = sends[op.key]
+            found[rank] += [(*piece, send) for piece in _within(flights[op.lane], send.done, op.done)]
+    return {rank: _disjoint(pieces) for rank, pieces in found.items()}
+
+
+def _flights(log: RankLog, lane: str, ready: _Ready) -> list[Interval]:
+    """When a lane stood still for operations that were ready."""
+    ours = (one for one in log.blocked if one.lane == lane and one.key in ready)
+    return merged((max(one.begin, ready[one.key or ()][0]), one.end) for one in ours)
+
+
+def _within(intervals: list[Interval], begin: float, end: float) -> list[Interval]:
+    """The parts of sorted, disjoint intervals between two moments."""
+    first = bisect_right(intervals, begin, key=itemgetter(1))
+    return _common(intervals[first : bisect_left(intervals, end, key=itemgetter(0))], begin, end)
+
+
+def _disjoint(pieces: _UnderWay) -> _UnderWay:
+    """In order, each without what the ones before it cover."""
+    result, covered = [], 0.0
+    for begin, end, op in sorted(pieces, key=itemgetter(0, 1)):
+        if end > covered:
+            result.append((max(begin, covered), end, op))
+            covered = end
+    return result
+
+
+def _flying(rank: int, parts: Sequence[Still], under_way: _UnderWay) -> list[Still]:
+    """The same, with the waits in which own bytes were under way as communication."""
+    result: list[Still] = []
+    for part in parts:
+        if part.kind == "communication" or part.what == SLEEP:
+            result.append(part)
+            continue
+        first = bisect_right(under_way, part.begin, key=itemgetter(1))
+        holes = []
+        for begin, end, send in under_way[first : bisect_left(under_way, part.end, key=itemgetter(0))]:
+            piece = max(begin, part.begin), min(end, part.end)
+            holes.append(piece)
+            result.append(Still(*piece, "communication", send.kind, send.peers[send.peers[0] == rank], send.key))
+        result += [replace(part, begin=begin, end=end) for begin, end in without([(part.begin, part.end)], holes)]
+    return sorted(result, key=_BY_BEGIN)
 
 
 def _divide(log: RankLog, ready: _Ready, end: float) -> list[Still]:

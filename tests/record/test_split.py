@@ -140,3 +140,46 @@ def test_a_thousand_ranks_take_less_than_a_second():
     seconds = time.process_time() - begin
     assert len(result.ranks) == num_ranks
     assert seconds < 1.0  # of this process's own time, whatever else the machine does
+
+
+def buffered_push(*, straggler: float):
+    """Worker 0 pushes from 1 (taken by the kernel at once) and waits for a pull; the server has the push at 5, pulls
+    until 8. Worker 1 pushes too, from `straggler`, and the server waits for it last.
+    """
+    push, late, pull = ("g", "p", 0, 2, 1, 0), ("g", "p", 1, 2, 1, 0), ("g", "p", 2, 0, 2, 0)
+    worker = rank(
+        0,
+        ops=[op(push, 1.0, 1.1, kind="send", peers=(0, 2)), op(pull, 1.1, 8.0, kind="recv", peers=(2, 0))],
+        blocked=[Blocked(1.0, 1.1, push, ""), Blocked(1.1, 8.0, pull, "")],
+    )
+    other = rank(1, ops=[op(late, straggler, straggler, kind="send", peers=(1, 2))])
+    server = rank(
+        2,
+        ops=[
+            op(push, 0.0, 5.0, kind="recv", lane="serve", peers=(0, 2)),
+            op(late, 0.0, max(5.0, straggler + 0.5), kind="recv", lane="serve", peers=(1, 2)),
+            op(pull, 6.0 if straggler < 5 else straggler + 1, 8.0, kind="send", lane="serve", peers=(2, 0)),
+        ],
+        blocked=[Blocked(0.0, 5.0, push, "serve"), Blocked(5.0, max(5.0, straggler + 0.5), late, "serve")],
+        role="server",
+    )
+    return record(worker, other, server)
+
+
+def test_bytes_that_the_kernel_took_are_under_way_until_they_are_received():
+    one = split(buffered_push(straggler=1.0)).ranks[0]
+    assert [(s.kind, s.begin, s.end, s.what, s.on) for s in one.still] == [
+        ("communication", 1.0, 1.1, "send", 2),
+        ("communication", 1.1, 5.0, "send", 2),
+        ("wait", 5.0, 6.0, "recv", 2),
+        ("communication", 6.0, 8.0, "recv", 2),
+    ]
+    assert shares(one.total) == (3.0, 1.0, 6.0, 0.0, 6.0)
+
+
+def test_waiting_for_a_receiver_that_waits_for_another_rank_stays_waiting():
+    one = split(buffered_push(straggler=6.0)).ranks[0]
+    assert [(s.kind, s.begin, s.end, s.on) for s in one.still][2:] == [
+        ("wait", 5.0, 7.0, 2),
+        ("communication", 7.0, 8.0, 2),
+    ]
