@@ -1,1 +1,1 @@
-"""How far what is predicted can be believed: simulated against emulated and real runs, and against published figures."""
+"""How far predictions can be believed: simulated against emulated and real runs, and against published figures."""
