@@ -95,7 +95,7 @@ def check_network(quick: bool) -> Section:
         title="The network model alone: random flows on random topologies",
         columns=("topology", "check", "loads", "flows", "largest relative error", "bar", "holds"),
         rows=rows,
-        notes=[f"missed: {row[1]} on {row[0]}: {row[4]:.3g}, allowed are {BAR:g}" for row in missed],
+        notes=[f"{row[0]}: {row[1]}: {row[4]:.3g}, allowed are {BAR:g}   MISSED" for row in missed],
         missed=len(missed),
     )
 

@@ -28,19 +28,9 @@ from geartrain.validation.section import Section, Value
 
 HOLDS, MISSED, UNPREDICTED = "holds", "missed", "cannot be predicted"
 
-COLUMNS = (
-    "paper",
-    "figure",
-    "setting",
-    "where",
-    "origin",
-    "kind",
-    "published (SI)",
-    "predicted (SI)",
-    "error",
-    "tolerance",
-    "verdict",
-)
+COLUMNS = ("paper", "figure", "where", "origin", "bar", "published", "predicted", "error [%]", "verdict")
+
+NOTE = "Published and predicted: SI units. Error: predicted / published - 1."
 
 
 def _number(value: Any) -> float:
@@ -95,6 +85,14 @@ class Figure(Spec):
             raise ValueError("an error relative to 0 means nothing; give a figure that is not 0, or a bound")
         return self
 
+    @property
+    def bar(self) -> str:
+        """Within which a prediction agrees, in words."""
+        share = f"{100 * (self.tolerance or 0.0):.3g} %"
+        if self.kind == "equal":
+            return f"within {share}"
+        return self.kind.replace("_", " ") + (f" (room of {share})" if self.tolerance else "")
+
     def holds(self, predicted: float) -> bool:
         """Whether a prediction agrees with what was published."""
         slack = (self.tolerance or 0.0) * abs(self.published)
@@ -145,24 +143,28 @@ def check_published(folder: Path, only: Collection[str] = ()) -> Section:
         folder: with one TOML file a paper; a file with neither `paper` nor `figure` is none of them and left alone.
         only: short names of papers; all of them if empty.
 
-    Returns a section with a row for each figure; those that are missed are named in its notes as well.
+    Returns a section with a row for each figure; those that are missed are named in its notes as well. Its details have
+    under `figures` the settings in words and what was given to each function, in the rows' order.
     """
     papers = _papers(folder)
     for name in only:
         if name not in papers:
             raise UnknownName(f"paper with figures in {str(folder)!r}", name, papers)
-    rows: list[list[Value]] = []
-    for name, paper in papers.items():
-        if not only or name in only:
-            rows += [_row(paper, figure) for figure in paper.figure]
+    chosen = [paper for name, paper in papers.items() if not only or name in only]
+    rows = [_row(paper, figure) for paper in chosen for figure in paper.figure]
     missed = [row for row in rows if row[-1] != HOLDS]
     return Section(
         title="Published figures: predicted against published",
         columns=COLUMNS,
         rows=rows,
-        notes=[_told(row) for row in missed],
+        notes=[NOTE, *(_told(row) for row in missed)],
         missed=len(missed),
+        details={"figures": [_detail(paper, figure) for paper in chosen for figure in paper.figure]},
     )
+
+
+def _detail(paper: Paper, figure: Figure) -> dict[str, Any]:
+    return {"paper": paper.paper, "title": paper.title, **figure.model_dump(mode="json")}
 
 
 def _papers(folder: Path) -> dict[str, Paper]:
@@ -196,14 +198,12 @@ def _row(paper: Paper, figure: Figure) -> list[Value]:
     return [
         paper.paper,
         figure.name,
-        figure.setting,
         figure.where,
         figure.origin,
-        figure.kind,
+        figure.bar,
         figure.published,
         predicted,
         error,
-        figure.tolerance,
         verdict,
     ]
 
@@ -215,11 +215,11 @@ def _reason(problem: Exception) -> str:
 
 
 def _told(row: list[Value]) -> str:
-    paper, figure, published, predicted, error, verdict = (row[i] for i in (0, 1, 6, 7, 8, 10))
+    paper, figure, *_, published, predicted, error, verdict = row
     if predicted is None:
-        return f"missed: {paper}, {figure}: {verdict}"
+        return f"{paper}, {figure}: {verdict}   MISSED"
     share = f" ({error:+.1%})" if isinstance(error, float) else ""
-    return f"missed: {paper}, {figure}: predicted {predicted:.4g}, published {published:.4g}{share}"
+    return f"{paper}, {figure}: predicted {predicted:.4g}, published {published:.4g}{share}   MISSED"
 
 
 # Reading
