@@ -3,14 +3,16 @@
 `geartrain validate --out DIR` writes `DIR/validation.json`:
 
     format      1
+    versions    what computed
+    quick       whether it was the short validation
     missed      bars and figures that were missed, over all sections
-    sections    {name: section}, where a section has
+    sections    {"network", "published", "emulated", "real": section}, those that were asked for; a section has
         title       one line
         columns     headers
         rows        a list of values for each row, in the order of the columns: numbers, texts, true, false, null
         notes       sentences that stand below the table; what was missed is among them
         missed      how many of its bars or figures were missed
-        details     what a program needs beyond the table; for the section "runs", see `geartrain.validation.cells`
+        details     what a program needs beyond the table; for "emulated" and "real", see `geartrain.validation.cells`
 """
 
 from __future__ import annotations
