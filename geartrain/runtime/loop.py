@@ -158,7 +158,8 @@ class _Run:
         ctx = self._ctx
         ctx.mark_step(step, "begin")
         result = self._worker.step(self._batches)
-        ctx.mark_step(step, "end", loss=result.loss, samples=result.samples)
+        age = {} if result.staleness is None else {"staleness": result.staleness}
+        ctx.mark_step(step, "end", loss=result.loss, samples=result.samples, **age)
         self._losses.append(result.loss)
         self._samples += result.samples
         if result.loss is not None and not math.isfinite(result.loss):
@@ -198,6 +199,7 @@ class _Run:
             moment = self._now() if targets.charge_evaluation else end
             ledger.post(metric_entry(step, self._good(metrics, targets.metric), moment))
         elif not ctx.upkeep.virtual:
+            self._worker.pause()
             while watch.evaluated < step:
                 watch.feed(ledger.wait())
         if not targets.charge_evaluation:
@@ -215,6 +217,7 @@ class _Run:
 
     def _save(self, keeper: Keeper, steps: int) -> None:
         before = self._ctx.clock.now()
+        self._worker.pause()
         keeper.save(steps, self._state)
         self._paused += self._ctx.clock.now() - before
 

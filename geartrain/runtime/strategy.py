@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cost.compute import ROOFLINE, ComputeModel
@@ -48,6 +48,7 @@ class Needs:
         attachable: can be put into an unchanged training loop.
         ordered_model: needs the task's `cuts()`.
         regroups: the state is that of one model, so that another number of workers can go on from it, see `regroup`.
+        survives_loss: the others go on when a worker's process dies, so the real engine does not end the run for it.
     """
 
     any_source: bool = False
@@ -56,6 +57,7 @@ class Needs:
     attachable: bool = False
     ordered_model: bool = False
     regroups: bool = False
+    survives_loss: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,20 @@ class Limit:
 
     Attributes:
         special: the strategy in its special setting.
-        relation: "equals" (bit for bit on integer-valued data and at two workers).
+        relation: "equals": bit for bit on integer-valued data and at two workers; "close": bit for bit where nothing is
+            rounded, as on integer-valued data, and within `tolerance` elsewhere.
         other: the simpler strategy.
         num_workers: only for this many workers, if given.
+        linear: only with an optimizer whose update is linear in the gradients: SGD, also with momentum.
+        tolerance: relative and absolute, of "close".
     """
 
     special: Strategy
-    relation: str
+    relation: Literal["equals", "close"]
     other: Strategy
     num_workers: int | None = None
+    linear: bool = False
+    tolerance: float = 1e-6
 
 
 @dataclass(frozen=True)

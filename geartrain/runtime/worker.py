@@ -101,13 +101,13 @@ class StepResult:
         loss: mean loss over the samples this worker used; None on a worker that saw none (or under meta tensors).
         samples: number of samples this worker used.
         updates: model updates applied.
-        staleness: age, in updates, of the weights that the gradient was computed at, where that differs from zero.
+        staleness: age, in updates, of the weights that the gradient was computed at; None where a method has no such age.
     """
 
     loss: float | None
     samples: int
     updates: int = 1
-    staleness: float = 0.0
+    staleness: float | None = None
 
 
 class Worker(ABC):
@@ -131,6 +131,10 @@ class Worker(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def pause(self) -> None:
+        """The loop stands still after this step, to save or while another worker evaluates: nobody may wait for it."""
+        return
 
     def finish(self) -> None:
         """Drain what is in flight, so that the model is the strategy's answer. Called once, after the last step."""
