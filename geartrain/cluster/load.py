@@ -32,7 +32,7 @@ class Preset(NamedTuple):
     source: str
 
 
-_EMPTY: dict[str, object] = {"collectives": Collectives(), "overrides": Overrides()}
+_EMPTY: dict[str, object] = {"collectives": Collectives(), "overrides": Overrides(), "origins": {}}
 """Parts that are left out of a file when there is nothing in them."""
 
 

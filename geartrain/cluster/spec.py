@@ -6,7 +6,8 @@ in Python also as a plain SI number (seconds, bytes, bytes per second, FLOP per 
     Cluster
     ├── nodes: NodeGroup ...      count machines alike, each with devices_per_node times the same Device
     ├── topology                  Star | TwoLevel | Matrix: how nodes are joined; `inner` joins the devices of one node
-    └── overrides                 what is different for single nodes, wires and pairs
+    ├── overrides                 what is different for single nodes, wires and pairs
+    └── origins, measured         where constants come from, and times that were measured beside them
 """
 
 import re
@@ -34,6 +35,7 @@ from geartrain.cluster.fields import (
     WireRate,
     not_empty,
 )
+from geartrain.cluster.measured import Measurements, Origin, origin_problems
 from geartrain.cluster.overrides import Overrides
 from geartrain.errors import ClusterError, UnknownName
 
@@ -226,6 +228,8 @@ class Cluster(Spec):
         topology: how nodes are joined.
         collectives: algorithms of the communication library, where it does not choose by size.
         overrides: what is different for single nodes and links.
+        origins: a constant's place, like "topology.wire.rate", -> "measured: ...", "given: ..." or "default: ...".
+        measured: times of collectives and pairs, see `geartrain calibrate`.
     """
 
     name: Name
@@ -235,12 +239,20 @@ class Cluster(Spec):
     topology: Topology
     collectives: Collectives = Collectives()
     overrides: Overrides = Overrides()
+    origins: Mapping[str, Origin] = {}
+    measured: Measurements | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.source, self.nodes, self.topology, self.collectives, self.overrides))
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         # What refers to nodes is looked at only once the nodes themselves are in order.
         problems = [*_group_problems(self)] or [*_topology_problems(self), *_override_problems(self)]
         problems = problems or [*_overrides_without_effect(self)]
+        if self.origins and not problems:
+            data = self.model_dump(mode="json", exclude_none=True, exclude={"origins"})
+            problems = [*origin_problems(data, self.origins)]
         if problems:
             raise ValueError("\n".join(problems))
         return self

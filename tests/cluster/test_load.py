@@ -103,7 +103,7 @@ def test_unknown_keys_name_the_nearest_where_they_stand():
         "known here: flops, launch_overhead, memory, memory_rate, name, source"
     )
     assert only("sumary = 'x'\n" + GOOD).startswith(
-        "sumary: unknown key (did you mean 'summary'?); known here: collectives, name,"
+        "sumary: unknown key (did you mean 'summary'?); known here: collectives, measured, name,"
     )
     assert only(GOOD.replace("latency", "mtuu = 1, latency")).startswith(
         "topology.wire.mtuu: unknown key (did you mean 'mtu'?)"
