@@ -25,7 +25,7 @@ LAYERS = (
     {"collectives", "emu", "sim"},
     {"codecs", "exchange", "models", "parallel", "schedules", "tasks"},
     {"engines", "strategies"},
-    {"compare", "planner", "report"},
+    {"calibration", "compare", "planner", "report", "validation"},
     {"__main__", "cli"},
     {"__init__", "api"},
 )
@@ -39,6 +39,7 @@ SIDEWAYS = {
     ("schedules", "codecs"): "schedules stand above codecs",
     ("schedules", "exchange"): "a schedule says when an exchange starts and how late it is applied",
     ("tasks", "models"): "a task trains a model, and a workload's task is made from one",
+    ("validation", "compare"): "what is validated are cells of a grid, run as compare runs them",
     ("__main__", "cli"): "python -m geartrain is the command line",
     ("__init__", "api"): "the public names come from the public functions",
 }

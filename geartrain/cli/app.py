@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from geartrain.cli import calibrate_flags
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -21,7 +23,9 @@ app = typer.Typer(
         "simulate  how long would my script take on those machines, and why?\n\n"
         "run       the same script for real on this machine, with the same summary.\n\n"
         "emulate   the same script for real on those machines' wires, built on this one.\n\n"
-        "report    one page of what runs left in their folders."
+        "calibrate what are those machines' constants? Measured, into a cluster file.\n\n"
+        "report    one page of what runs left in their folders.\n\n"
+        "validate  how far can all of this be believed?"
     ),
 )
 
@@ -302,6 +306,52 @@ def run(
     raise typer.Exit(scripts.run(script, args or [], ranks=ranks, trace=trace, as_json=as_json))
 
 
+@app.command(
+    epilog=(
+        "Examples:\n\n"
+        "geartrain validate --quick\n\n"
+        "geartrain validate --only network,hw-scaling\n\n"
+        "geartrain validate --out runs/validation\n\n"
+        "geartrain validate --resume runs/validation"
+    )
+)
+def validate(
+    quick: Annotated[bool, typer.Option("--quick", help="A small part of every section, in minutes.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Sections (network, published, emulated, real) or papers with figures (hw-scaling) between commas. "
+            "(default: all sections)",
+        ),
+    ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the grid and the published figures. (default: validation/ of the project's checkout)",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Leave validation.json, and the files of every run, in a folder.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on with the validation in DIR: cells that have ended there are read."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how far predictions can be believed: simulated against emulated and real runs, and published figures.
+
+    Exit code 0 when all bars are reached, 1 when something is missed, 2 when what was asked for cannot be.
+    """
+    from geartrain.cli.validate import Asked
+    from geartrain.cli.validate import validate as run_validation
+
+    asked = Asked(quick=quick, only=only, files=files, out=out, resume=resume)
+    raise typer.Exit(run_validation(asked, as_json))
+
+
 @app.command(epilog="Examples:\n\ngeartrain report runs/a\n\ngeartrain report runs/real runs/simulated --out both.html")
 def report(
     folders: Annotated[
@@ -321,16 +371,30 @@ def report(
     raise typer.Exit(reporting.report(folders, out))
 
 
+app.command(epilog=calibrate_flags.EPILOG)(calibrate_flags.calibrate)
+
+
 @app.command()
 def strategies(as_json: Json = False) -> None:
     """List the strategies, with their papers."""
     _list("strategies", as_json)
 
 
-@app.command()
-def clusters(as_json: Json = False) -> None:
-    """List the presets of clusters, and where their numbers come from."""
-    _list("clusters", as_json)
+@app.command(epilog="Examples:\n\ngeartrain clusters\n\ngeartrain clusters ethernet-10g")
+def clusters(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|FILE]", help="Show this one, with its constants' origins.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the presets of clusters, or show the constants of one, and where its numbers come from."""
+    if name is None:
+        _list("clusters", as_json)
+        return
+    from geartrain.cli.one_cluster import show
+
+    show(name, as_json)
 
 
 @app.command()

@@ -58,15 +58,18 @@ class Table:
     what: str
     entries: Mapping[Key, Entry]
 
-    def save(self, path: str | Path) -> None:
-        """Write the table as JSON."""
+    def text(self) -> str:
+        """The table as JSON."""
         head = {"format": _FORMAT, "host": self.host, "date": self.date, "num_threads": self.num_threads}
         rows = [
             {"op": op, "shapes": shapes, "dtypes": dtypes, "seconds": e.seconds, "flop": e.flop, "bytes": e.nbytes}
             for (op, shapes, dtypes), e in self.entries.items()
         ]
-        text = json.dumps({**head, "what": self.what, "entries": rows}, indent=1)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        return json.dumps({**head, "what": self.what, "entries": rows}, indent=1) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as JSON."""
+        Path(path).write_text(self.text(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Table:

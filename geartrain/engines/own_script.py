@@ -51,6 +51,11 @@ def script_context() -> RealContext:
     return _here.context
 
 
+def started_by_launcher() -> bool:
+    """Whether this process is one of those that torchrun, or another launcher with its variables, has started."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def _make() -> RealContext:
     process = _here.process
     if process is None:
@@ -72,7 +77,7 @@ def _join() -> None:
     """Make the default group, unless the script has done so."""
     if dist.is_initialized():
         return
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if started_by_launcher():
         if _uses_cuda_alone():
             torch.cuda.set_device(_local_rank())
             dist.init_process_group()

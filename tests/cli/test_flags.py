@@ -9,6 +9,7 @@ from geartrain.cli.app import app
 
 FLAGS = {
     "": ["--version"],
+    "calibrate": ["--cluster", "--engine", "--force", "--json", "--out", "--quick", "--ranks", "--sizes"],
     "clusters": ["--json"],
     "compare": [
         "--batch",
@@ -37,6 +38,7 @@ FLAGS = {
     "simulate": ["--cluster", "--compute", "--json", "--ranks", "--real-clock", "--trace"],
     "strategies": ["--json"],
     "tasks": ["--json"],
+    "validate": ["--files", "--json", "--only", "--out", "--quick", "--resume"],
     "workloads": ["--json"],
 }
 
