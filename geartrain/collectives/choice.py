@@ -31,11 +31,15 @@ class Choice:
 
     def fastest(self, kind: str, nbytes: int) -> str:
         """The name of the fastest at the measured size that is nearest in ratio: "native", or one of ours."""
+        measured = self.nearest(kind, nbytes)
+        return min(measured, key=lambda name: measured[name])
+
+    def nearest(self, kind: str, nbytes: int) -> Mapping[str, float]:
+        """Name -> seconds, at the measured size that is nearest in ratio."""
         if kind not in self.seconds:
             raise UnknownName("collective that was measured", kind, self.seconds)
         measured = self.seconds[kind]
-        nearest = min(measured, key=lambda size: abs(math.log(size / max(1, nbytes))))
-        return min(measured[nearest], key=lambda name: measured[nearest][name])
+        return measured[min(measured, key=lambda size: abs(math.log(size / max(1, nbytes))))]
 
 
 def measure(

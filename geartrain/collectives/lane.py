@@ -35,14 +35,20 @@ class CollectiveLane:
         self._lane = ctx.spawn(self._loop, name, daemon=True)
 
     def _loop(self) -> None:
-        while (tensors := self._todo.get()) is not None:
-            self._function(*tensors, self._group)
+        while (task := self._todo.get()) is not None:
+            function, tensors = task
+            function(*tensors, self._group)
             self._done.put(tensors)
 
-    def start(self, *tensors: Tensor) -> None:
-        """Begin the collective once those before it are done; leave its tensors alone until `wait`."""
+    def start(self, *tensors: Tensor, function: Collective | None = None) -> None:
+        """Begin the collective once those before it are done; leave its tensors alone until `wait`.
+
+        Args:
+            tensors: what it works on.
+            function: in place of the lane's own.
+        """
         self._pending += 1
-        self._todo.put(tensors)
+        self._todo.put((function or self._function, tensors))
 
     def wait(self) -> None:
         """Until all that was started is done."""

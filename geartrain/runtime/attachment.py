@@ -81,6 +81,10 @@ class Attachment:
         """The loop has stepped."""
         return
 
+    def settle(self) -> None:
+        """Bring the model up to date for a look at it between steps; the loop calls it, on all workers alike."""
+        return
+
     def state_dict(self) -> dict[str, Any]:
         """What is needed, beside model and optimizer, to go on as if nothing had happened; between steps."""
         return {}

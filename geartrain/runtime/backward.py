@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from geartrain.runtime.buckets import GradientBuckets, trainable
 from geartrain.runtime.worker import Batch, Task
+
+
+class StepBuckets(Protocol):
+    """Where backward leaves the gradients: `GradientBuckets`, or who has them."""
+
+    def taint(self, parameter: nn.Parameter, value: Tensor) -> None: ...
+
+    def flush(self) -> None: ...
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -29,11 +38,15 @@ def backward(task: Task, model: nn.Module, batch: Batch, buckets: GradientBucket
         The mean loss over the worker's samples, a scalar without a graph.
     """
     buckets.begin()
-    loss = task.loss(model, batch)
+    return backward_from(task.loss(model, batch), batch.weight, buckets, witness)
+
+
+def backward_from(loss: Tensor, weight: float, buckets: StepBuckets, witness: nn.Parameter) -> Tensor:
+    """What `backward` does from the loss on, for methods that have something to do between forward and backward."""
     # loss - loss is 0, or NaN where the loss is NaN or infinite. It goes, without a look at the number, into the
     # gradient element that `is_poisoned` looks at, so all workers stop in the same step; no message is needed for it.
     buckets.taint(witness, loss.detach() - loss.detach())
-    loss.backward(gradient=torch.full_like(loss, batch.weight))
+    loss.backward(gradient=torch.full_like(loss, weight))
     buckets.flush()
     return loss.detach()
 

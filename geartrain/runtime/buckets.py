@@ -28,7 +28,8 @@ class Layout:
 
     Attributes:
         parameters: of one dtype and device, in order.
-        cuts: offsets in elements, ascending from 0 to the number of elements; two equal ones make an empty bucket.
+        cuts: offsets in elements, ascending from 0 to the number of elements, or beyond it: padding, which stays zero;
+            two equal ones make an empty bucket.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -242,5 +243,6 @@ class GradientBuckets:
 
 def _views(flat: Tensor, layout: Layout) -> list[Tensor]:
     """Each parameter's part of the flat tensor, in the parameter's shape."""
-    parts = flat.split([parameter.numel() for parameter in layout.parameters])
+    numels = [parameter.numel() for parameter in layout.parameters]
+    parts = flat[: sum(numels)].split(numels)
     return [p if q.dim() == 1 else p.view(q.shape) for p, q in zip(parts, layout.parameters, strict=True)]

@@ -193,6 +193,7 @@ class _Run:
         watch, ledger, ctx = self._watch, self._ledger, self._ctx
         assert watch is not None and ledger is not None
         before = ctx.clock.now()
+        self._worker.settle()
         if ctx.rank == 0:
             metrics = self._training.task.metric(self._worker.model)
             self._evaluations.append((step, metrics))

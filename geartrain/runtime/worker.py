@@ -101,7 +101,7 @@ class StepResult:
         loss: mean loss over the samples this worker used; None on a worker that saw none (or under meta tensors).
         samples: number of samples this worker used.
         updates: model updates applied.
-        staleness: age, in updates, of the weights that the gradient was computed at; None where a method has no such age.
+        staleness: age, in updates, of the weights that the gradient was computed at; None where a method has none.
     """
 
     loss: float | None
@@ -134,6 +134,13 @@ class Worker(ABC):
 
     def pause(self) -> None:
         """The loop stands still after this step, to save or while another worker evaluates: nobody may wait for it."""
+        return
+
+    def settle(self) -> None:
+        """Bring `model` up to date for a look at it between steps, without a change to what is learned.
+
+        For methods that apply updates late. Called on all workers at the same point, before an evaluation on the way.
+        """
         return
 
     def finish(self) -> None:
