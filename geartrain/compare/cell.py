@@ -246,8 +246,8 @@ def _closed_form_time(form: Cost | None, mean: MeanStep | None, roofline: bool) 
 
 
 def _finished_steps(parts: Split) -> list[int]:
-    """Steps that all workers finished."""
-    done = [{step.step for step in rank.steps} for rank in parts.ranks if rank.role == "worker"]
+    """Steps that all workers finished; one that the others went on without does not count."""
+    done = [{step.step for step in rank.steps} for rank in parts.ranks if rank.role == "worker" and not rank.lost]
     return sorted(set.intersection(*done)) if done else []
 
 

@@ -68,6 +68,7 @@ class Outcome:
         steps: the step each rank was in, or `NO_STEP` or `NOT_THERE`, which are below zero.
         failed: exit status of the rank that the launcher saw fail first, by rank; below zero for a signal.
         interrupted: name of the signal that this process got, if it did.
+        lost: exit status of the workers that died and that the others went on without, by rank.
         standstill: who waits for what, if the run was ended because no rank went on.
         emulation: see `RunRecord`.
     """
@@ -77,6 +78,7 @@ class Outcome:
     endings: list[Ending | None] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     failed: dict[int, int] = field(default_factory=dict)
+    lost: dict[int, int] = field(default_factory=dict)
     interrupted: str | None = None
     standstill: str | None = None
     wall: float = 0.0
@@ -85,8 +87,9 @@ class Outcome:
 
     def record(self) -> RunRecord:
         """What the ranks wrote down; raises the error that ended the run, if one did, with the record so far."""
+        silent = any(ending is None and rank not in self.lost for rank, ending in enumerate(self.endings))
         try:
-            if self.interrupted is None and (self.failed or self.standstill or None in self.endings):
+            if self.interrupted is None and (self.failed or self.standstill or silent):
                 self._raise()
         except RunError as error:
             error.record = self._record(type(error).__name__)
@@ -107,6 +110,7 @@ class Outcome:
             interrupted=interrupted,
             link_bytes=self.link_bytes,
             emulation=self.emulation,
+            lost={rank: self._how(rank, status) for rank, status in sorted(self.lost.items())},
         )
 
     def _raise(self) -> None:
@@ -114,16 +118,24 @@ class Outcome:
             raise DeadlockError(self.standstill)
         rank = self._culprit()
         ending, step = self.endings[rank], self.steps[rank] if self.steps[rank] >= 0 else None
-        where = f"rank {rank} ({self.roles[rank]})"
-        during = "" if step is None else f" in step {step}"
+        where, during = f"rank {rank} ({self.roles[rank]})", self._during(rank)
         if ending is not None and ending.failure is not None:
             _raise_failure(ending.failure, rank, step, where, during)
+        if ending is not None and ending.how == "stopped" and ending.signal == signal.SIGINT:
+            self.interrupted = "SIGINT"
+            return
+        text = self._how(rank, self.failed.get(rank))
+        raise RankFailed(f"{where} {text}; a rank must return from its program", rank=rank, step=step)
+
+    def _during(self, rank: int) -> str:
+        return "" if self.steps[rank] < 0 else f" in step {self.steps[rank]}"
+
+    def _how(self, rank: int, status: int | None) -> str:
+        """How a rank ended that did not raise: "was killed by SIGKILL in step 3"."""
+        ending = self.endings[rank]
         if ending is not None and ending.how == "stopped":
-            if ending.signal == signal.SIGINT:
-                self.interrupted = "SIGINT"
-                return
             text = f"was stopped by {signal.Signals(ending.signal).name}"
-        elif (status := self.failed.get(rank)) is not None and status < 0:
+        elif status is not None and status < 0:
             text = f"was killed by {signal.Signals(-status).name}"
         elif status == LEFT_EARLY:
             text = "left early, by os._exit(0)"
@@ -131,11 +143,11 @@ class Outcome:
             text = f"left early, with exit status {status}"
         else:
             text = "ended without a word"
-        raise RankFailed(f"{where} {text}{during}; a rank must return from its program", rank=rank, step=step)
+        return text + self._during(rank)
 
     def _culprit(self) -> int:
         """The rank to name: one that vanished, else one that raised by itself, was stopped, or lost touch."""
-        silent = [rank for rank, ending in enumerate(self.endings) if ending is None]
+        silent = [rank for rank, ending in enumerate(self.endings) if ending is None and rank not in self.lost]
         seen = [rank for rank in self.failed if rank in silent]
         there = [rank for rank in silent if self.steps[rank] != NOT_THERE]
         raised = sorted(
@@ -209,7 +221,7 @@ def _run_processes(job: Job, prefix_output: bool, outcome: Outcome) -> None:
     try:
         with _signals_given_back(), _quiet_launcher():
             multiprocessing.set_forkserver_preload(PRELOAD)
-            with _one_thread_each():
+            with one_thread_each():
                 elastic_launch(_config(job, prefix_output), run_rank)(job)
     except ChildFailedError as error:
         outcome.failed = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -266,7 +278,7 @@ def _pickled(program: Program) -> bytes:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """As torchrun does: the threads of several ranks would fight for the cores. The server of processes inherits it."""
     given = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -28,9 +28,11 @@ from geartrain.engines.own_script import is_rank, remember
 from geartrain.engines.rank_process import RankProcess, run_exit_functions
 from geartrain.engines.real_context import RankSettings, RealContext
 from geartrain.engines.recording import RecordingGroup, record_all_groups
+from geartrain.engines.survivors import left, start_survivors
 from geartrain.errors import ConfigurationError, ScriptError
 from geartrain.record.log import RunRecord
 from geartrain.runtime.context import Context
+from geartrain.runtime.loop import Training
 from geartrain.torch_private import enter_group, gloo_group, nccl_group, prefixed
 
 Kind = Literal["cpu", "cuda"]
@@ -63,7 +65,10 @@ class RealEngine(Engine):
         seed: int = 0,
         meta: bool = False,
     ) -> RunRecord:
-        """See `Engine.run`. The cluster says which ranks share a node; the run takes the time that this host takes."""
+        """See `Engine.run`. The cluster says which ranks share a node; the run takes the time that this host takes.
+
+        A training whose strategy survives it goes on when a worker's process dies; `RunRecord.lost` says so.
+        """
         if meta:
             raise ConfigurationError(
                 "the real engine computes with numbers, so it cannot run on shapes alone (meta=True); "
@@ -73,7 +78,9 @@ class RealEngine(Engine):
         roles = [placement.role(rank) for rank in range(placement.num_ranks)]
         devices = self._num_devices(workers)
         program = FunctionProgram(main, workers, seed, devices, placement.nodes)
-        return launch(program, roles, patience=self.patience).record()
+        goes_on = isinstance(main, Training) and main.strategy.needs.survives_loss
+        start = start_survivors if goes_on else None
+        return launch(program, roles, patience=self.patience, start=start).record()
 
     def _num_devices(self, workers: int) -> int:
         """How many CUDA devices the run has; 0: it runs on the CPU."""
@@ -141,9 +148,8 @@ def _leave_together(rank: RankProcess) -> None:
     """
     rank.teller.finished = True
     store = _store(rank)
-    if store.add("left", 1) == len(rank.job.roles):
-        store.set("all left", "")
-    store.wait(["all left"], timedelta(days=365))
+    store.set(left(rank.rank), "")
+    store.wait([left(other) for other in range(len(rank.job.roles))], timedelta(days=365))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from geartrain.engines.recorder import Recorder
 from geartrain.record.log import Blocked
@@ -30,7 +31,7 @@ _NEEDS_NOBODY = ("sleep",)
 
 @dataclass(frozen=True)
 class Standing:
-    """What a rank says of itself: `state` is "running", "waiting" or "finished".
+    """What a rank says of itself: `state` is "running", "waiting" or "finished"; of a lost one, the parent says "lost".
 
     `progress` changes when it does anything.
     """
@@ -45,6 +46,17 @@ class Standing:
 def make_file(folder: str, num_ranks: int) -> None:
     """The file that ranks leave their lines in."""
     _path(folder).write_bytes(b" " * (_SLOT * num_ranks))
+
+
+def tell_lost(folder: str, rank: int) -> None:
+    """Put "lost" in the line of a rank whose process has died: the others are not waiting for it to go on."""
+    with open(_path(folder), "r+b", buffering=0) as file:
+        _write(file, rank, Standing(0, "lost", ()))
+
+
+def _write(file: BinaryIO, rank: int, standing: Standing) -> None:
+    file.seek(rank * _SLOT)
+    file.write(json.dumps(asdict(standing)).encode()[:_SLOT].ljust(_SLOT))
 
 
 class Teller:
@@ -65,9 +77,7 @@ class Teller:
     def _loop(self) -> None:
         with suppress(OSError), open(self._path, "r+b", buffering=0) as file:
             while self._path.exists():
-                line = json.dumps(asdict(self._standing())).encode()[:_SLOT].ljust(_SLOT)
-                file.seek(self._rank * _SLOT)
-                file.write(line)
+                _write(file, self._rank, self._standing())
                 time.sleep(_EVERY)
 
     def _standing(self) -> Standing:
@@ -130,6 +140,8 @@ class Watch:
             elif time.monotonic() - since >= self._patience and standings:
                 self.report = self._reported(standings)
                 for standing in standings:
+                    if standing.state == "lost":
+                        continue
                     with suppress(ProcessLookupError):
                         os.kill(standing.pid, signal.SIGTERM)
                 return
@@ -145,7 +157,8 @@ class Watch:
     def _reported(self, standings: Sequence[Standing]) -> str:
         lines = []
         for rank, standing in enumerate(standings):
-            text = "has finished" if standing.state == "finished" else f"waits in {standing.what}"
+            gone = {"finished": "has finished", "lost": "was lost"}
+            text = gone.get(standing.state, f"waits in {standing.what}")
             lines.append(f"  rank {rank} ({self._roles[rank]})  {text}")
             if standing.where:
                 lines.append(f"      {standing.where}")

@@ -103,6 +103,8 @@ class RunRecord:
         link_bytes: bytes carried per link by name, where the engine knows links; emulated ones count headers, too.
         emulation: what an emulated run was made of: links and their rates, delays asked for and measured, compute that
             was slept, and what to bear in mind.
+        lost: rank -> how it died, of the workers that the others went on without; such a log ends where it was killed,
+            or is empty.
     """
 
     engine: str
@@ -113,3 +115,4 @@ class RunRecord:
     interrupted: str | None = None
     link_bytes: dict[str, float] = field(default_factory=dict)
     emulation: dict[str, Any] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)

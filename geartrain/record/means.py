@@ -5,7 +5,8 @@
     bytes, messages: mean over the workers and the counted steps
 
 Counted are all steps but the first, which warms up (allocations, connections, first batches); of a run of one step,
-that step. Services are left out: their traffic is in the record of each rank.
+that step. Services are left out: their traffic is in the record of each rank. So is a worker
+that died and that the others went on without.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class MeanStep:
 def mean_step(split: Split) -> MeanStep | None:
     """The mean over the steps that all workers finished; None when there is none."""
     by_step: dict[int, list[Shares]] = defaultdict(list)
-    workers = [rank for rank in split.ranks if rank.role == "worker"]
+    workers = [rank for rank in split.ranks if rank.role == "worker" and not rank.lost]
     for rank in workers:
         for step in rank.steps:
             by_step[step.step].append(step.shares)

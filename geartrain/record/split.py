@@ -109,6 +109,7 @@ class RankSplit:
     Attributes:
         still: the times in which the main lane stood still, in order.
         ready: when each of its operations was entered by all ranks that mattered (infinite: never).
+        lost: it died and the others went on, see `RunRecord`.
     """
 
     rank: int
@@ -117,6 +118,7 @@ class RankSplit:
     steps: tuple[StepShares, ...]
     still: tuple[Still, ...]
     ready: dict[OpKey, float]
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ def split(record: RunRecord) -> Split:
         entries.sort()
     ready = [{op.key: _ready(op, posts[op.key]) for op in log.ops} for log in record.logs]
     under_way = _under_way(record.logs, ready)
-    return Split(tuple(_split_rank(log, ready[i], under_way.get(log.rank, [])) for i, log in enumerate(record.logs)))
+    ranks = (_split_rank(log, ready[i], under_way.get(log.rank, [])) for i, log in enumerate(record.logs))
+    return Split(tuple(replace(rank, lost=rank.rank in record.lost) for rank in ranks))
 
 
 def _split_rank(log: RankLog, ready: _Ready, under_way: _UnderWay) -> RankSplit:

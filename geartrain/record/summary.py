@@ -24,15 +24,17 @@ _COLUMNS = ("time", "compute", "exposed_communication", "wait", "bytes_sent", "m
 def summarise(record: RunRecord, split: Split) -> dict[str, Any]:
     """SI units. `time` is when the last rank ended: virtual seconds under the simulated engine, real ones elsewhere."""
     slowest = _slowest(split)
+    lost = [f"Rank {rank} {how}; the others went on." for rank, how in record.lost.items()]
     return {
         "engine": record.engine,
         "virtual": record.virtual,
         "time": max((rank.total.time for rank in split.ranks), default=0.0),
         "wall": record.wall,
         "interrupted": record.interrupted,
+        "lost": {str(rank): how for rank, how in record.lost.items()},
         "ranks": [_row(rank) for rank in split.ranks],
         "slowest": _reasons(split, slowest) if slowest else None,
-        "sentence": _sentence(split, slowest) if slowest else "No rank has run.",
+        "sentence": " ".join([*lost, _sentence(split, slowest) if slowest else "No rank has run."]),
     }
 
 
