@@ -374,10 +374,23 @@ def report(
 app.command(epilog=calibrate_flags.EPILOG)(calibrate_flags.calibrate)
 
 
-@app.command()
-def strategies(as_json: Json = False) -> None:
-    """List the strategies, with their papers."""
-    _list("strategies", as_json)
+@app.command(epilog="Examples:\n\ngeartrain strategies\n\ngeartrain strategies parameter_server:servers=4")
+def strategies(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME[:KEY=VALUE,...]]", help="Show the rule, cost and use of this one.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the strategies, with their papers, or show what one does, what it costs and when to use it."""
+    if name is None:
+        _list("strategies", as_json)
+        return
+    from geartrain.cli.one_strategy import show
+
+    show(name, as_json)
 
 
 @app.command(epilog="Examples:\n\ngeartrain clusters\n\ngeartrain clusters ethernet-10g")

@@ -24,13 +24,17 @@ _Given = TypeVar("_Given", bound=Strategy)
 
 def render(strategy: Strategy) -> str:
     """`name:key=value,...` with the fields that differ from their defaults; reads back to an equal strategy."""
-    hints = _hints(type(strategy))
     parts = [
-        f"{field.name}={_write(value, hints[field.name])}"
-        for field in fields(strategy)  # type: ignore[arg-type]  # every strategy is a dataclass
-        if (value := getattr(strategy, field.name)) != field.default
+        f"{field.name}={text}"
+        for field, text in zip(_fields_of(type(strategy)), written(strategy).values(), strict=True)
+        if getattr(strategy, field.name) != field.default
     ]
     return f"{strategy.name}:{','.join(parts)}" if parts else strategy.name
+
+
+def written(strategy: Strategy) -> dict[str, str]:
+    """All settings, in the words of the command line."""
+    return {name: _write(getattr(strategy, name), hint) for name, hint in _hints(type(strategy)).items()}
 
 
 def split_list(text: str) -> list[str]:
