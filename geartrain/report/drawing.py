@@ -12,7 +12,7 @@ from geartrain.report.timeline import Item, Row, Timeline
 PAPER = 720
 """Width of the drawing for paper and for pages without scripts."""
 
-LEFT, TOP = 64, 22
+LEFT, TOP = 70, 22
 KINDS = ("compute", "exposed", "wait", "wire", "lane")
 
 
@@ -28,7 +28,7 @@ def draw(line: Timeline, title: str) -> str:
     for i, row in enumerate(line.rows):
         top = TOP + i * pitch
         if i % every == 0:
-            parts.append(label(LEFT - 6, top + main - 1, _short_name(row.name), text_anchor="end"))
+            parts.append(label(LEFT - 6, top + main - 1, _short_name(row.label or row.name), text_anchor="end"))
         parts.append(_row(row, top, main, thin, scale))
     svg = figure(height, "".join(parts), title, width=PAPER, cls="timeline")
     return svg + embedded(_data(line, main, thin, pitch, height, every))
@@ -95,7 +95,7 @@ def _data(line: Timeline, main: int, thin: int, pitch: int, height: int, every: 
     rows = [
         {
             "name": row.name,
-            "label": _short_name(row.name),
+            "label": _short_name(row.label or row.name),
             "bands": [flat(row.main), flat(row.wire), flat(row.lanes), flat(row.steps)],
         }
         for row in line.rows

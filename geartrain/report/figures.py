@@ -54,10 +54,10 @@ class Looks:
         return Series(name=name, points=points, colour=index, shape=index, dash=dash)
 
 
-def card(title: str, body: str, how: str, wide: bool = False) -> str:
-    """A figure with its title above and how to read it below."""
+def card(title: str, body: str, how: str, width: str | None = None) -> str:
+    """A figure with its title above and how to read it below; `width`: None for one column, "double" or "wide"."""
     inside = element("h3", text(title)) + body + element("figcaption", text(how))
-    return element("figure", inside, cls="wide" if wide else None)
+    return element("figure", inside, cls=width)
 
 
 def absent(title: str, why: str) -> str:
@@ -200,7 +200,7 @@ def run_timeline(run: Run, budget: int) -> str:
         "with its lanes below that if it has any; point at a piece for its name and bytes."
     )
     thin = [("wire", "bytes in flight")] + ([("lane", "lanes")] if any(row.lanes for row in line.rows) else [])
-    return card(title, bar + draw(line, title) + kinds_key(thin=thin), how, wide=True)
+    return card(title, bar + draw(line, title) + kinds_key(thin=thin), how, width="wide")
 
 
 def run_ranks(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""The report as one HTML file: headline, table, figures of all runs, then each run by itself.
+"""The report as one HTML file: headline, table, figures of all runs, what validations found, then each run by itself.
 
     geartrain report runs/a            writes runs/a/report.html
     geartrain report runs/a runs/b     merges both into report.html
@@ -18,6 +18,7 @@ from pathlib import Path
 from geartrain import __version__
 from geartrain.errors import TaskError
 from geartrain.record.files import RunFolder, plain, write_together
+from geartrain.report.checked import Validation, checked_pairs, read_validations
 from geartrain.report.figures import (
     Looks,
     losses,
@@ -31,6 +32,7 @@ from geartrain.report.figures import (
 from geartrain.report.reading import Run, read_runs
 from geartrain.report.svg import breakable, element, text
 from geartrain.report.table import cells_table
+from geartrain.report.validated import cells, validation
 from geartrain.report.words import about, facets, headline, workers_text
 
 REPORT = "report.html"
@@ -52,10 +54,10 @@ _HATCHES = """<svg width="0" height="0" class="hatches" aria-hidden="true"><defs
 
 
 def write_report(folder: str | Path | Sequence[str | Path], target: str | Path | None = None) -> Path:
-    """Write the report of a run folder, of a grid, or of several of them together; returns where it stands.
+    """Write the report of a run folder, a grid, a validation, or of several together; returns where it stands.
 
     Args:
-        folder: one folder, or several to be merged; each holds a run or a tree of runs.
+        folder: one folder, or several to be merged; each holds a run, a tree of runs, or what a validation left.
         target: the file to write; report.html in the folder if there is one folder, else in the current one.
 
     Raises TaskError when a folder holds no run, or the file cannot be written.
@@ -69,22 +71,23 @@ def write_report(folder: str | Path | Sequence[str | Path], target: str | Path |
     path = Path(target) if target else (folders[0] / REPORT if len(folders) == 1 else Path(REPORT))
     if path.is_dir():
         path = path / REPORT
-    page = report_html(read_runs(folders))
+    runs = read_runs(folders)
+    page = report_html(runs, read_validations(folders, runs))
     RunFolder(path.parent)
     write_together({path: page.encode()})
     return path
 
 
-def report_html(runs: Sequence[Run]) -> str:
-    """The whole page."""
-    title = f"geartrain: {about(runs)}"
+def report_html(runs: Sequence[Run], validations: Sequence[Validation] = ()) -> str:
+    """The whole page. The runs of a validation's cells are shown there, in pairs, and not once more by themselves."""
+    kept = {folder for one in validations for folder in one.folders}
+    alone = [run for run in runs if run.folder is None or run.folder.resolve() not in kept]
+    heading = about(alone) if alone else "how far predictions can be believed"
+    title = f"geartrain: {heading}"
     body = [
-        element("header", element("p", "geartrain report", cls="kicker") + element("h1", text(about(runs)))),
-        _section("In words", _headline(runs)),
-        _section("All runs", _table(runs)),
-        _section("Compared", _figures(runs)),
-        _section("Each run", "".join(_run(run, i, len(runs)) for i, run in enumerate(_ordered(runs)))),
-        _section("Configuration and versions", _configurations(runs)),
+        element("header", element("p", "geartrain report", cls="kicker") + element("h1", text(heading))),
+        *(_section(f"Validation: {one.folder.name}", validation(one)) for one in validations),
+        *(_of_runs(alone) if alone else ()),
         element("footer", text(f"Written by geartrain {__version__}.")),
     ]
     head = [
@@ -96,6 +99,19 @@ def report_html(runs: Sequence[Run]) -> str:
     inside = _HATCHES + element("main", "\n".join(body)) + '<div id="tip" role="status"></div>'
     script = f"<script>{_asset('script.js')}</script>"
     return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head>\n<body>{inside}\n{script}</body></html>\n'
+
+
+def _of_runs(runs: Sequence[Run]) -> list[str]:
+    """The sections on runs; where engines ran the same cell, one on how far they are apart."""
+    checked = checked_pairs(runs)
+    return [
+        _section("In words", _headline(runs)),
+        _section("All runs", _table(runs)),
+        _section("Compared", _figures(runs)),
+        *([_section("Predicted and measured", cells(checked, judged=False))] if checked else ()),
+        _section("Each run", "".join(_run(run, i, len(runs)) for i, run in enumerate(_ordered(runs)))),
+        _section("Configuration and versions", _configurations(runs)),
+    ]
 
 
 def _asset(name: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from geartrain.errors import TaskError
 from geartrain.record.files import RUN, STEPS, TRACE
 
-GRID = "compare.json"
+GRID, VALIDATION = "compare.json", "validation.json"
 
 Object = Mapping[str, Any]
 
@@ -96,16 +96,19 @@ class Run:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs of all folders, each folder once, grids in their own order; TaskError where a folder has none."""
+    """The runs of all folders, each folder once, grids in their own order.
+
+    TaskError where a folder has neither runs nor the results of a validation.
+    """
     found: dict[Path, Run] = {}
     lost: list[Run] = []
     for folder in folders:
         runs = [read_run(path.parent) for path in sorted(folder.rglob(RUN))]
         listed = list(_listed(folder))
-        if not runs and not listed:
+        if not runs and not listed and not (folder / VALIDATION).is_file():
             raise TaskError(
                 f"there is no run in {str(folder)!r}: neither it nor a folder below holds {RUN}\n"
-                "  give a folder that `geartrain compare --out` wrote"
+                "  give a folder that `geartrain compare --out` or `geartrain validate --out` wrote"
             )
         order = {run.key: i for i, run in enumerate(listed)}
         # What only the whole grid knows of a run.
@@ -186,7 +189,7 @@ def _listed(folder: Path) -> Iterator[Run]:
     path = folder / GRID
     if not path.is_file():
         return
-    content = _read(path)
+    content = read_json(path)
     cells = content.get("cells") if isinstance(content, Mapping) else content
     for cell in map(_object, _list(cells)):
         error = _text(cell.get("error")) or "it left no files: it failed at its start, or never ran"
@@ -234,13 +237,14 @@ def _rows(path: Path) -> Iterator[Object]:
 
 
 def _load(path: Path) -> Object:
-    content = _read(path)
+    content = read_json(path)
     if not isinstance(content, Mapping):
         raise TaskError(f"{str(path)!r} is no run of geartrain: expected an object, found {type(content).__name__}")
     return content
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """The content of a file; TaskError when it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

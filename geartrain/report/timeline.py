@@ -36,13 +36,17 @@ class Item:
 
 @dataclass(slots=True)
 class Row:
-    """A rank's intervals: `main` never overlap, `wire` and `lanes` may; `steps` has the program's own spans, too."""
+    """A rank's intervals: `main` never overlap, `wire` and `lanes` may; `steps` has the program's own spans, too.
+
+    `label` stands beside it in the place of `name`.
+    """
 
     name: str
     main: list[Item] = field(default_factory=list)
     wire: list[Item] = field(default_factory=list)
     lanes: list[Item] = field(default_factory=list)
     steps: list[Item] = field(default_factory=list)
+    label: str = ""
 
     def band(self, kind: str) -> list[Item]:
         """The list that an interval of a kind belongs to."""
@@ -51,12 +55,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What is drawn. `begin` and `length` in nanoseconds; `note` says what was chosen, in words."""
+    """What is drawn. `begin` and `length` in nanoseconds; `note` says what was chosen, in words; `steps` how many."""
 
     begin: int
     length: int
     rows: list[Row]
     note: str
+    steps: int = 0
 
 
 @dataclass(slots=True)
@@ -91,14 +96,18 @@ def rank_names(ranks: Sequence[Object]) -> dict[int, str]:
     return names
 
 
-def timeline(trace: Object, ranks: Sequence[Object], budget: int) -> Timeline | None:
-    """The window of a trace that fits a budget of intervals; None when the trace holds nothing to draw."""
+def timeline(trace: Object, ranks: Sequence[Object], budget: int, most_steps: int | None = None) -> Timeline | None:
+    """The window of a trace that fits a budget of intervals; None when the trace holds nothing to draw.
+
+    Args:
+        most_steps: in the window; SHOWN_STEPS if left out.
+    """
     chosen = shown_ranks(ranks)
     wanted = set(chosen) if ranks else None
     events = [event for event in _events(trace) if wanted is None or event.pid in wanted]
     if not any(event.kind not in ("step", "span") for event in events):
         return None
-    begin, end, words = _window(events, budget)
+    begin, end, steps, words = _window(events, budget, SHOWN_STEPS if most_steps is None else most_steps)
     names, no_lanes = rank_names(ranks), all(event.kind != "lane" for event in events)
     order = chosen if ranks else sorted({event.pid for event in events})
     roomy = len(order) <= _MOST_LANES
@@ -109,7 +118,7 @@ def timeline(trace: Object, ranks: Sequence[Object], budget: int) -> Timeline | 
             item = Item(first - begin, last - first, event.kind, _tip(event))
             rows[event.pid].band(event.kind).append(item)
     note = _on_ranks(len(ranks), len(order)) + ("" if roomy or no_lanes else ", without their lanes")
-    return Timeline(begin, end - begin, list(rows.values()), words + note)
+    return Timeline(begin, end - begin, list(rows.values()), words + note, steps)
 
 
 def _on_ranks(there: int, shown: int) -> str:
@@ -137,8 +146,8 @@ def _events(trace: Object) -> Iterator[_Event]:
         yield _Event(event["pid"], begin, begin + round(event["dur"] * 1000), kind, name, event.get("args") or {})
 
 
-def _window(events: Sequence[_Event], budget: int) -> tuple[int, int, str]:
-    """As many steps as the budget allows, at least a part of one."""
+def _window(events: Sequence[_Event], budget: int, most: int) -> tuple[int, int, int, str]:
+    """Begin, end, number of steps and words: as many steps as the budget allows, at least a part of one."""
     steps: dict[int, list[_Event]] = defaultdict(list)
     for event in events:
         found = _STEP.fullmatch(event.name) if event.kind == "step" else None
@@ -147,18 +156,18 @@ def _window(events: Sequence[_Event], budget: int) -> tuple[int, int, str]:
     numbers = sorted(steps)
     if len(numbers) > 1:
         numbers = numbers[1:]
-    for count in range(min(SHOWN_STEPS, len(numbers)), 0, -1):
+    for count in range(min(max(most, 1), len(numbers)), 0, -1):
         chosen = [event for number in numbers[:count] for event in steps[number]]
         begin, end = min(event.begin for event in chosen), max(event.end for event in chosen)
         words = f"step {numbers[0]}" if count == 1 else f"steps {numbers[0]} to {numbers[count - 1]}"
         if _inside(events, begin, end) <= budget:
-            return begin, end, words
+            return begin, end, count, words
     if not numbers:
         begin, end, words = min(e.begin for e in events), max(e.end for e in events), "the run"
     whole = _inside(events, begin, end) <= budget
     while _inside(events, begin, end) > budget and end > begin + 1:
         end = begin + (end - begin) // 2
-    return begin, end, words if whole else f"the first part of {words}"
+    return begin, end, min(1, len(numbers)), words if whole else f"the first part of {words}"
 
 
 def _inside(events: Sequence[_Event], begin: int, end: int) -> int:

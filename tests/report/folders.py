@@ -78,3 +78,64 @@ def write_grid(folder, *, strategies=("synchronous", "peer_to_peer"), ranks=(2, 
             cells.append({"strategy": strategy, "engine": "simulated", "cluster": "ethernet-1g", "ranks": workers})
     (folder / "compare.json").write_text(json.dumps(cells))
     return folder
+
+
+def cell_of(name, strategy, simulated, measured, *, doubt=None, folders=None):
+    """A cell of validation.json: step times, of which a quarter is communication."""
+
+    def mean(seconds):
+        parts = {"compute": 0.75 * seconds, "exposed_communication": 0.25 * seconds, "wait": 0.0}
+        return {"steps": 3, "step_time": seconds, **parts, "hidden_communication": 0.0, "bytes_sent": 1, "messages": 1}
+
+    return {
+        "grid": name,
+        "engine": "emulated",
+        "task": "digits",
+        "strategy": strategy,
+        "cluster": "star-1g",
+        "workers": 4,
+        "simulated": mean(simulated) if simulated else None,
+        "measured": mean(measured) if measured else None,
+        "trustworthy": doubt is None,
+        "why_not": doubt,
+        "folders": folders,
+        "failed": None if measured else "rank 1 was killed",
+    }
+
+
+def section_of(title, columns, rows, *, notes=(), missed=0, **details):
+    return {
+        "title": title,
+        "columns": list(columns),
+        "rows": [list(row) for row in rows],
+        "notes": list(notes),
+        "missed": missed,
+        "details": details,
+    }
+
+
+def write_validation(folder, cells=None):
+    """A folder as `geartrain validate --out` leaves it: a cell with both runs, one that is slower, a host-bound one."""
+    for engine, scale in (("simulated", 1.0), ("emulated", 1.2)):
+        record = record_of(3, scale=scale)
+        record.engine, record.virtual = engine, engine == "simulated"
+        write_run(folder / "runs" / engine, record, cluster="star-1g")
+    folders = {"simulated": "runs/simulated", "measured": "runs/emulated"}
+    known = [
+        cell_of("alike", "synchronous", 0.100, 0.104, folders=folders),
+        cell_of("alike", "peer_to_peer", 1.300, 1.000),
+        cell_of("alike", "parameter_server", 0.010, 0.030, doubt="host-bound: host busy 95%"),
+        cell_of("alike", "single", 0.010, None),
+    ]
+    runs = section_of(
+        "Simulated against emulated",
+        ("strategy", "measured [s]", "step error [%]", "trustworthy"),
+        [["synchronous", 0.104, -0.04, "yes"], ["single", None, None, "failed"]],
+        notes=["a sentence", "alike: worst error: 0.3   MISSED"],
+        missed=1,
+        cells=known if cells is None else cells,
+    )
+    network = section_of("The network alone", ("check", "error", "holds"), [["fair", 1e-12, True]])
+    content = {"format": 1, "missed": 1, "sections": {"network": network, "emulated": runs}}
+    (folder / "validation.json").write_text(json.dumps(content))
+    return folder

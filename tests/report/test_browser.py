@@ -14,7 +14,7 @@ from html import unescape
 import pytest
 
 from geartrain.report.page import write_report
-from tests.report.folders import record_of, write_grid, write_run
+from tests.report.folders import record_of, write_grid, write_run, write_validation
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
@@ -50,7 +50,7 @@ addEventListener("load", () => setTimeout(() => {
   const timeline = document.querySelector(".timeline"), unit = () => timeline.viewBox.baseVal.width;
   seen.width = document.documentElement.scrollWidth - innerWidth;
   // The run with 64 ranks is shown first: three steps of 7 ms, of which 0 to 4 is compute and 5 to 7 in flight.
-  const at = (moment) => (64 + moment / 21 * (unit() - 72)) / unit();
+  const at = (moment) => (70 + moment / 21 * (unit() - 78)) / unit();
   seen.compute = point(timeline, at(2), 26);
   seen.exposed = point(timeline, at(6), 26);
   seen.wire = point(timeline, at(6), 30.5);
@@ -70,6 +70,38 @@ addEventListener("load", () => setTimeout(() => {
   dispatchEvent(new Event("afterprint"));
   seen.folded = document.querySelectorAll("details:not([open])").length > 0;
   seen.inside = tip.getBoundingClientRect().right <= innerWidth;
+  parent.postMessage(JSON.stringify(seen), "*");
+}, 300));
+</script>"""
+
+
+CHECKED_PROBE = """<script>
+addEventListener("load", () => setTimeout(() => {
+  const tip = document.getElementById("tip"), seen = {};
+  const point = (node, x, y) => {
+    const box = node.getBoundingClientRect();
+    const where = { clientX: box.left + x * box.width, clientY: box.top + y, bubbles: true };
+    node.dispatchEvent(new PointerEvent("pointermove", where));
+    return getComputedStyle(tip).display === "block" ? tip.textContent : "";
+  };
+  seen.width = document.documentElement.scrollWidth - innerWidth;
+  const plot = document.querySelector(".scatter"), box = plot.getBoundingClientRect();
+  seen.marks = [...plot.querySelectorAll(".mark")].map((mark) => {
+    const at = mark.getBoundingClientRect();
+    const told = point(plot, (at.left + at.width / 2 - box.left) / box.width, at.top + at.height / 2 - box.top);
+    return [getComputedStyle(mark).fill === getComputedStyle(mark).stroke, told];
+  });
+  const both = document.querySelector(".timeline"), unit = both.viewBox.baseVal.width;
+  // Seven rows of 26: a heading and three ranks for each engine. Three steps of 7 ms above, of 7.4 ms below.
+  const at = (moment) => (70 + moment / 22.2 * (unit - 78)) / unit;
+  seen.above = point(both, at(20.5), 22 + 26 + 4);
+  seen.below = point(both, at(21.8), 22 + 5 * 26 + 4);
+  const ends = () => [...both.querySelectorAll("path.k-compute")].map((path) => path.getAttribute("d")).join();
+  const before = ends();
+  document.querySelector(".both .zoom button").click();
+  seen.zoomed = ends() !== before;
+  seen.labels = [...both.querySelectorAll("text")].map((one) => one.textContent).filter((one) => /ed$/.test(one));
+  seen.cut = Math.min(...[...both.querySelectorAll("text")].map((one) => one.getBBox().x));
   parent.postMessage(JSON.stringify(seen), "*");
 }, 300));
 </script>"""
@@ -95,18 +127,38 @@ def folder(tmp_path_factory):
     return root
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("width", [1280, 360])
-def test_nothing_sticks_out_and_pointing_answers(folder, tmp_path, width):
+def probe(report, script, width, tmp_path):
+    """What a script at the end of a page tells of it."""
     page = tmp_path / "page.html"
-    page.write_text(write_report(folder).read_text().replace("</body>", PROBE + "</body>"))
+    page.write_text(report.read_text().replace("</body>", script + "</body>"))
     frame = tmp_path / "frame.html"
     frame.write_text(FRAME.format(width=width))
     dom, complaints = browse(frame, tmp_path, "--window-size=1400,1400", "--dump-dom")
     assert complaints == []
     found = re.search(r'data-seen="([^"]*)"', dom)
     assert found, dom[-2000:]
-    seen = json.loads(unescape(found[1]))
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("width", [1280, 360])
+def test_predicted_and_measured(tmp_path, width):
+    seen = probe(write_report(write_validation(tmp_path / "checked")), CHECKED_PROBE, width, tmp_path)
+    assert seen["width"] <= 0
+    assert [full for full, _ in seen["marks"]] == [False, True, True]
+    doubtful, first, second = (told for _, told in seen["marks"])
+    assert "parameter_server" in doubtful and "host busy 95%" in doubtful and "measured: 30 ms" in doubtful
+    assert "synchronous" in first and "error -3.8%" in first and "predicted: 100 ms" in first
+    assert "peer_to_peer" in second and "error +30.0%" in second
+    assert "simulated, rank 0, step 3" in seen["above"] and "exposed communication" in seen["above"]
+    assert "emulated, rank 0, step 3" in seen["below"] and "exposed communication" in seen["below"]
+    assert seen["zoomed"] and seen["labels"] == ["simulated", "emulated"] and seen["cut"] >= 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("width", [1280, 360])
+def test_nothing_sticks_out_and_pointing_answers(folder, tmp_path, width):
+    seen = probe(write_report(folder), PROBE, width, tmp_path)
     assert seen["width"] <= 0 and seen["inside"]
     assert "compute" in seen["compute"] and "rank 0" in seen["compute"]
     assert "exposed communication: all_reduce" in seen["exposed"] and "sends 1 kB" in seen["exposed"]
