@@ -159,7 +159,7 @@ class _Run:
         ctx.mark_step(step, "begin")
         result = self._worker.step(self._batches)
         age = {} if result.staleness is None else {"staleness": result.staleness}
-        ctx.mark_step(step, "end", loss=result.loss, samples=result.samples, **age)
+        ctx.mark_step(step, "end", loss=result.loss, samples=result.samples, **age, **result.values)
         self._losses.append(result.loss)
         self._samples += result.samples
         if result.loss is not None and not math.isfinite(result.loss):

@@ -7,8 +7,8 @@ from them and takes one training step at a time; a `Service` is a rank that serv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -102,12 +102,14 @@ class StepResult:
         samples: number of samples this worker used.
         updates: model updates applied.
         staleness: age, in updates, of the weights that the gradient was computed at; None where a method has none.
+        values: what else the record of the step shall hold, by name, e.g. {"consensus_distance": 0.3}.
     """
 
     loss: float | None
     samples: int
     updates: int = 1
     staleness: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 class Worker(ABC):
