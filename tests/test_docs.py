@@ -91,7 +91,8 @@ def test_links_and_pictures(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_and_their_flags_exist(page):
+def test_commands_and_their_flags_exist(page, workdir):
+    prepare(workdir)
     group = typer.main.get_command(app)
     for words in commands(PAGES[page]):
         if words[0].startswith("-"):

@@ -50,7 +50,7 @@ def describe(strategy: Strategy) -> dict[str, Any]:
     needs = [field.name for field in fields(strategy.needs) if getattr(strategy.needs, field.name)]
     return {
         "strategy": str(strategy),
-        "summary": TABLE[strategy.name].summary,
+        "summary": TABLE[strategy.name].summary if strategy.name in TABLE else "a strategy of your own",
         "paper": str(strategy.paper),
         "rule": "\n\n".join(body[:costs]),
         "cost": "\n\n".join(body[costs:uses]),

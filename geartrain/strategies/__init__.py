@@ -5,21 +5,37 @@ single             Single            the case W = 1 of arXiv 1909.02061
 synchronous        Synchronous       Alqahtani and Demirbas, 2019, arXiv 1909.02061 (ring all-reduce)
 parameter_server   ParameterServer   the same (one and several parameter servers)
 peer_to_peer       PeerToPeer        the same (both readings of peer-to-peer)
+local_sgd          LocalSGD          Stich, 2018, arXiv 1805.09767 (and FedAvg, post-local SGD)
+cocod_sgd          CoCoDSGD          Shen and others, 2019, arXiv 1906.12043
+dasgd              DaSGD             Zhou and others, 2020, arXiv 2006.00441
+diloco             DiLoCo            Douillard and others, 2023, arXiv 2311.08105
+dpsgd              DPSGD             Lian and others, 2017, arXiv 1705.09056; Zhang and others, 2020, arXiv 2002.01119
+adpsgd             ADPSGD            Lian and others, 2018, arXiv 1710.06952; Zhang and others, 2020, arXiv 2002.01119
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copyreg
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from geartrain.errors import StrategyError, UnknownName
+from geartrain.runtime.own_file import own_class
 from geartrain.runtime.strategy import Strategy
+from geartrain.strategies.adpsgd import ADPSGD
+from geartrain.strategies.cocod_sgd import CoCoDSGD
+from geartrain.strategies.dasgd import DaSGD
+from geartrain.strategies.diloco import DiLoCo
+from geartrain.strategies.dpsgd import DPSGD
+from geartrain.strategies.local_sgd import LocalSGD
 from geartrain.strategies.parameter_server import ParameterServer
 from geartrain.strategies.peer_to_peer import PeerToPeer
 from geartrain.strategies.single import Single
 from geartrain.strategies.synchronous import Synchronous
-from geartrain.strategies.text import build, split_list, split_settings
+from geartrain.strategies.text import build, split_list, split_settings, written
 
 __all__ = ["TABLE", "Entry", "from_table", "parse", "parse_list"]
 
@@ -40,6 +56,20 @@ class Entry:
 
 
 _ALONE = "trains in one process and refuses more"
+_APART = {
+    "several_workers": "between averages each worker has a model of its own",
+    "one_process": "between averages each worker has a model of its own",
+    "awkward_parameters": "compares with one process, from which workers that train apart differ",
+    "not_finite": "what happens to one worker reaches the others with the next average, not in the same step",
+}
+_OUTER = {"one_rank": "merges with an older model also when a worker is alone"}
+_GOSSIP = {
+    "several_workers": "models are averaged with a few others, so workers' models differ until the end",
+    "one_process": "models are averaged with a few others, so workers' models differ until the end",
+    "awkward_parameters": "compares bit for bit with one process, from which an average of models differs",
+    "not_finite": "a model that is not finite reaches the others by exchanges, one after another",
+}
+_TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}
 
 TABLE: Mapping[str, Entry] = {
     entry.kind.name: entry
@@ -48,17 +78,26 @@ TABLE: Mapping[str, Entry] = {
         Entry(Synchronous, "bucketed all-reduce of gradients, beside backward"),
         Entry(ParameterServer, "workers push gradients to servers and pull parameters"),
         Entry(PeerToPeer, "every worker sends to every other one, sharded or whole gradients"),
+        Entry(LocalSGD, "steps of each worker's own, models averaged every few steps (FedAvg, post-local SGD)", _APART),
+        Entry(CoCoDSGD, "local SGD whose averages travel during the next period, no step lost", _APART),
+        Entry(DaSGD, "local SGD whose averages are blended in some steps later", {**_APART, **_OUTER}),
+        Entry(DiLoCo, "many local steps, then an outer Nesterov step with what they changed", {**_APART, **_OUTER}),
+        Entry(DPSGD, "models averaged with neighbours on a graph, in step (also delay-by-one)", _GOSSIP),
+        Entry(ADPSGD, "models averaged pair by pair beside gradients that wait for nobody", {**_GOSSIP, **_TIMED}),
     )
 }
 
 
 def parse(text: str) -> Strategy:
-    """One strategy from `name:key=value,key=value`.
+    """One strategy from `name:key=value,key=value`, or of the user's own: `path/to/file.py:ClassName:key=value,...`.
 
     Example:
         >>> parse("synchronous:overlap=false,bucket_size=none")
         Synchronous(overlap=False, bucket_size=None, exchange='native')
     """
+    path, separator, rest = text.strip().partition(".py:")
+    if separator:
+        return _own(Path(path + ".py"), rest)
     name, settings = split_settings(text)
     return build(_kind(name), settings)
 
@@ -86,3 +125,21 @@ def _kind(name: str) -> type[Strategy]:
     if name not in TABLE:
         raise UnknownName("strategy", name, TABLE)
     return TABLE[name].kind
+
+
+def _own(path: Path, text: str) -> Strategy:
+    class_name, settings = split_settings(text)
+    kind = own_class(path, class_name, Strategy, "strategy", StrategyError)
+    if kind.name in TABLE:
+        raise StrategyError(
+            f"{class_name} of {str(path)!r} is called {kind.name!r}, as one of geartrain's own; rename it"
+        )
+    # Another process knows nothing of the file: there, unpickling a strategy takes it from the file again.
+    copyreg.pickle(kind, functools.partial(_again, f"{path.resolve()}:{class_name}"))
+    return build(kind, settings)
+
+
+def _again(source: str, strategy: Strategy) -> tuple[Callable[[str], Strategy], tuple[str]]:
+    """How a strategy of the user's own is pickled: as the text that it stands for."""
+    settings = ",".join(f"{key}={value}" for key, value in written(strategy).items())
+    return parse, (f"{source}:{settings}" if settings else source,)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_type_hints
 
 from geartrain.errors import TaskError, UnknownName
 from geartrain.models import WORKLOADS, get_workload
+from geartrain.runtime.own_file import own_class
 from geartrain.runtime.worker import Task
 from geartrain.tasks.characters import Characters
 from geartrain.tasks.digits import Digits
@@ -75,16 +72,9 @@ def _settings(name: str, text: str) -> dict[str, Any]:
 
 
 def _own_task(path: Path, class_name: str) -> Task:
-    if not path.is_file():
-        raise TaskError(f"there is no file {str(path)!r} to take the task {class_name!r} from")
-    full = path.resolve()
-    module = _module(full, full.stat().st_mtime_ns)
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        tasks = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Task)]
-        raise UnknownName(f"task in {str(path)!r}", class_name, [name for name in tasks if name != "Task"])
+    found = own_class(path, class_name, Task, "task", TaskError)
     # Another process knows nothing of the file: there, unpickling a task takes it from the file again.
-    copyreg.pickle(found, functools.partial(_again, f"{full}:{class_name}"))
+    copyreg.pickle(found, functools.partial(_again, f"{path.resolve()}:{class_name}"))
     try:
         return found()
     except TypeError as error:
@@ -94,20 +84,3 @@ def _own_task(path: Path, class_name: str) -> Task:
 def _again(text: str, task: object) -> tuple[Callable[[str], Task], tuple[str]]:
     """How a task of the user's own is pickled: as the text that it stands for."""
     return get_task, (text,)
-
-
-@functools.cache
-def _module(path: Path, changed: int) -> ModuleType:
-    """The file as a module; once as long as it stays the same."""
-    digest = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
-    module_name = f"geartrain_task_{path.stem}_{digest}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise TaskError(f"{str(path)!r} cannot be imported; a task stands in a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # what the file defines must be found again when it is unpickled
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise TaskError(f"{str(path)!r} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
