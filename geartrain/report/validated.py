@@ -17,6 +17,9 @@ from geartrain.report.svg import breakable, element, text
 MOST_PAIRS = 12
 """Cells whose timelines are drawn; of more, those with the largest errors."""
 
+MOST_NOTES = 16
+"""Notes of a section that are shown unfolded: what was missed stands in its table as well."""
+
 _INTERVALS = 32_000
 """Intervals in all these timelines together."""
 
@@ -47,14 +50,23 @@ def cells(checked: Sequence[Checked], judged: bool = True) -> str:
 def _table(table: Table) -> str:
     """A section: its cells where it has some, notes, and its table, folded when the cells say it already."""
     body = cells(table.cells) if table.cells else ""
-    notes = [element("li", text(note), cls="bad" if note.endswith(_MISSED) else None) for note in table.notes]
-    body += element("ul", "".join(notes), cls="notes") if notes else ""
+    body += _notes(table)
     if table.rows:
         rows = "1 row" if len(table.rows) == 1 else f"{len(table.rows)} rows"
         summary = element("summary", text(f"{rows}, {table.missed} missed"))
         folded = "" if table.missed and not table.cells else None
         body += element("details", summary + _grid(table), open=folded)
     return element("h3", text(table.title), cls="part") + body
+
+
+def _notes(table: Table) -> str:
+    notes = [element("li", text(note), cls="bad" if note.endswith(_MISSED) else None) for note in table.notes]
+    if not notes:
+        return ""
+    whole = element("ul", "".join(notes), cls="notes")
+    if len(notes) <= MOST_NOTES:
+        return whole
+    return element("details", element("summary", text(f"{len(notes)} notes, {table.missed} missed")) + whole)
 
 
 def _grid(table: Table) -> str:

@@ -90,7 +90,7 @@ class Figure(Spec):
         """Within which a prediction agrees, in words."""
         share = f"{100 * (self.tolerance or 0.0):.3g} %"
         if self.kind == "equal":
-            return f"within {share}"
+            return f"within {share}" if self.tolerance else "exact"
         return self.kind.replace("_", " ") + (f" (room of {share})" if self.tolerance else "")
 
     def holds(self, predicted: float) -> bool:

@@ -11,8 +11,8 @@ from geartrain.report.page import report_html, write_report
 from geartrain.report.pairs import both_timelines, pairs
 from geartrain.report.reading import read_runs
 from geartrain.report.scatter import BAND, Dot, scatter
-from geartrain.report.validated import MOST_PAIRS, cells
-from tests.report.folders import cell_of, record_of, write_run, write_validation
+from geartrain.report.validated import MOST_NOTES, MOST_PAIRS, cells
+from tests.report.folders import cell_of, record_of, section_of, write_run, write_validation
 from tests.report.test_page import Page
 
 
@@ -63,10 +63,16 @@ def test_a_validation_beside_other_runs(validation):
 
 
 def test_a_validation_without_cells(tmp_path):
-    section = {"title": "t", "columns": ["a"], "rows": [[1.0]], "notes": [], "missed": 0, "details": {}}
+    section = section_of("t", ["a"], [[1.0]])
     (tmp_path / "validation.json").write_text(json.dumps({"format": 1, "missed": 0, "sections": {"network": section}}))
     told = "".join(Page(page_of(tmp_path)).texts)
     assert "No bars and figures were missed." in told and "1 row, 0 missed" in told
+
+
+def test_many_notes_are_folded(tmp_path):
+    section = section_of("t", ["a"], [[1.0]], notes=[f"note {i}" for i in range(MOST_NOTES + 1)])
+    (tmp_path / "validation.json").write_text(json.dumps({"format": 1, "missed": 0, "sections": {"network": section}}))
+    assert f"<summary>{MOST_NOTES + 1} notes, 0 missed</summary>" in page_of(tmp_path)
 
 
 @pytest.mark.parametrize(
