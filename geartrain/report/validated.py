@@ -27,6 +27,7 @@ _EACH = 8_000
 """Intervals in those of one cell at most."""
 
 _MISSED = "MISSED"
+_LONG = 24  # characters of a text that stays in one line
 
 
 def validation(found: Validation) -> str:
@@ -79,12 +80,17 @@ def _grid(table: Table) -> str:
     rows = []
     for row in table.rows:
         cells = [
-            element("th" if j == 0 else "td", _shown(value, table.columns[j]), cls="n" if numeric[j] else None)
+            element("th" if j == 0 else "td", _shown(value, table.columns[j]), cls=_class(value, numeric[j]))
             for j, value in enumerate(row)
         ]
         rows.append(element("tr", "".join(cells), cls="failed" if _failed(row[-1]) else None))
     inside = element("thead", element("tr", head)) + element("tbody", "".join(rows))
     return element("div", element("table", inside), cls="scroll", tabindex=0)
+
+
+def _class(value: Any, numeric: bool) -> str | None:
+    """Numbers to the right; texts that are long may be broken, so that the numbers stay in sight."""
+    return "n" if numeric else "wrap" if isinstance(value, str) and len(value) > _LONG else None
 
 
 def _is_number(value: Any) -> bool:
