@@ -158,7 +158,7 @@ def _per_node_origin(found: Found) -> str:
     if found.per_node > 1:
         return f"measured: {found.per_node} ranks on each of {hosts} machines"
     shared = hosts < found.num_ranks
-    return "default: each rank is written as a machine of its own" + (f"; there are {hosts}" if shared else "")
+    return "default: each rank is written as a machine of its own" + (f"; they share {hosts}" if shared else "")
 
 
 def _same(found: Found, rank: int, other: int) -> bool:
@@ -301,7 +301,10 @@ def _notes(found: Found) -> Iterator[str]:
     if found.fit and found.tolerance:
         kind = "matrix" if isinstance(found.fit.topology, Matrix) else "star"
         kind += f" with {len(found.fit.wires)} different wire(s)" if found.fit.wires else ""
-        yield f"topology: {kind}; pairs count as alike within {found.tolerance.text()}"
+        off = "pairs lie off it by up to {:.1%} in rates and {:.1%} in latencies".format(*found.fit.residual)
+        yield f"topology: {kind}; {off}; alike is within {found.tolerance.text()}"
         yield "pairs were measured one at a time: what they share behind their wires is in no constant"
+        if isinstance(found.fit.topology, Matrix):
+            yield "a matrix has a wire for each pair, so ranks that send to several at once are simulated too fast"
     if found.num_ranks > 1 and not found.site.exact and found.around[0].backend != "gloo":
         yield "algorithms of collectives: chosen by size, which is an assumption about the library"

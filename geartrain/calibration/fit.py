@@ -35,7 +35,10 @@ class Tolerance:
     latency: float
 
     def text(self) -> str:
-        return f"{self.rate:.3g} in rates and {self.latency:.3g} in latencies, relative"
+        """Of rates and latencies."""
+        if self.rate < 0.001:
+            return f"{self.rate:.0e} and {self.latency:.0e} of the usual one"
+        return f"{self.rate:.0%} and {self.latency:.0%} of the usual one"
 
 
 EXACT = Tolerance(1e-6, 1e-6)
@@ -62,7 +65,7 @@ class Fit:
         topology, wires: for the cluster.
         any_number: all machines are alike, so that there may be as many of them as a run needs.
         devices_per_node: how many ranks a machine has.
-        residual: the largest relative deviations of pairs from it: (rate, latency).
+        residual: the largest relative deviations of pairs (of the medians of machines') from it: (rate, latency).
     """
 
     topology: Star | Matrix

@@ -9,7 +9,7 @@ import typer
 
 EPILOG = (
     "Examples:\n\n"
-    "geartrain calibrate --ranks 2 --out here.toml\n\n"
+    "geartrain calibrate --ranks 2 --out lab.toml\n\n"
     "torchrun --nnodes 2 --nproc-per-node 8 ... -m geartrain calibrate --out lab.toml\n\n"
     "geartrain calibrate --engine emulated --cluster examples/clusters/slow-office.toml --quick"
 )
