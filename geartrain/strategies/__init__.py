@@ -5,12 +5,16 @@ single             Single            the case W = 1 of arXiv 1909.02061
 synchronous        Synchronous       Alqahtani and Demirbas, 2019, arXiv 1909.02061 (ring all-reduce)
 parameter_server   ParameterServer   the same (one and several parameter servers)
 peer_to_peer       PeerToPeer        the same (both readings of peer-to-peer)
+adascale           AdaScale          Johnson and others, 2020, arXiv 2007.05105
+dear               DeAR              Zhang and others, ICDCS 2023, arXiv 2302.12445
 local_sgd          LocalSGD          Stich, 2018, arXiv 1805.09767 (and FedAvg, post-local SGD)
 cocod_sgd          CoCoDSGD          Shen and others, 2019, arXiv 1906.12043
 dasgd              DaSGD             Zhou and others, 2020, arXiv 2006.00441
 diloco             DiLoCo            Douillard and others, 2023, arXiv 2311.08105
 dpsgd              DPSGD             Lian and others, 2017, arXiv 1705.09056; Zhang and others, 2020, arXiv 2002.01119
 adpsgd             ADPSGD            Lian and others, 2018, arXiv 1710.06952; Zhang and others, 2020, arXiv 2002.01119
+async_sgd          AsyncSGD          Regatti and others, 2019, arXiv 1909.13391
+apam               APAM              Xu and others, 2020, arXiv 2002.09095
 """
 
 from __future__ import annotations
@@ -25,9 +29,13 @@ from typing import Any
 from geartrain.errors import StrategyError, UnknownName
 from geartrain.runtime.own_file import own_class
 from geartrain.runtime.strategy import Strategy
+from geartrain.strategies.adascale import AdaScale
 from geartrain.strategies.adpsgd import ADPSGD
+from geartrain.strategies.apam import APAM
+from geartrain.strategies.async_sgd import AsyncSGD
 from geartrain.strategies.cocod_sgd import CoCoDSGD
 from geartrain.strategies.dasgd import DaSGD
+from geartrain.strategies.dear import DeAR
 from geartrain.strategies.diloco import DiLoCo
 from geartrain.strategies.dpsgd import DPSGD
 from geartrain.strategies.local_sgd import LocalSGD
@@ -55,12 +63,20 @@ class Entry:
     opt_outs: Mapping[str, str] = field(default_factory=dict)
 
 
+_RATE = "the learning rate is multiplied by a gain that more workers raise"
+_GAIN = {"several_workers": _RATE, "one_process": _RATE, "awkward_parameters": _RATE}
 _ALONE = "trains in one process and refuses more"
 _APART = {
     "several_workers": "between averages each worker has a model of its own",
     "one_process": "between averages each worker has a model of its own",
     "awkward_parameters": "compares with one process, from which workers that train apart differ",
     "not_finite": "what happens to one worker reaches the others with the next average, not in the same step",
+}
+_ASYNCHRONOUS = {
+    "several_workers": "gradients are applied one by one, each at other weights, so no sum is that of the whole batch",
+    "one_process": "gradients are applied one by one, each at other weights, so no sum is that of the whole batch",
+    "awkward_parameters": "compares with one process, which several workers do not equal; tested with one worker apart",
+    "not_finite": "workers are steps apart, so they hear of it in different steps; tested apart",
 }
 _OUTER = {"one_rank": "merges with an older model also when a worker is alone"}
 _GOSSIP = {
@@ -69,6 +85,7 @@ _GOSSIP = {
     "awkward_parameters": "compares bit for bit with one process, from which an average of models differs",
     "not_finite": "a model that is not finite reaches the others by exchanges, one after another",
 }
+_LATE = {"not_finite": "the sum arrives in the next forward, so the other workers stop one step later"}
 _TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}
 
 TABLE: Mapping[str, Entry] = {
@@ -78,12 +95,20 @@ TABLE: Mapping[str, Entry] = {
         Entry(Synchronous, "bucketed all-reduce of gradients, beside backward"),
         Entry(ParameterServer, "workers push gradients to servers and pull parameters"),
         Entry(PeerToPeer, "every worker sends to every other one, sharded or whole gradients"),
+        Entry(AdaScale, "all-reduce, with a learning rate that grows by the measured gain of the batch", _GAIN),
+        Entry(DeAR, "all-reduces in two halves, behind backward and behind the next forward", _LATE),
         Entry(LocalSGD, "steps of each worker's own, models averaged every few steps (FedAvg, post-local SGD)", _APART),
         Entry(CoCoDSGD, "local SGD whose averages travel during the next period, no step lost", _APART),
         Entry(DaSGD, "local SGD whose averages are blended in some steps later", {**_APART, **_OUTER}),
         Entry(DiLoCo, "many local steps, then an outer Nesterov step with what they changed", {**_APART, **_OUTER}),
         Entry(DPSGD, "models averaged with neighbours on a graph, in step (also delay-by-one)", _GOSSIP),
         Entry(ADPSGD, "models averaged pair by pair beside gradients that wait for nobody", {**_GOSSIP, **_TIMED}),
+        Entry(AsyncSGD, "a server applies gradients as they come, no worker waits for another", _ASYNCHRONOUS),
+        Entry(
+            APAM,
+            "AMSGrad on a server, gradient by gradient",
+            {**_ASYNCHRONOUS, "one_rank": "the rule is AMSGrad, not the task's optimizer; serial AMSGrad is tested apart"},
+        ),
     )
 }
 

@@ -9,3 +9,83 @@ PS_P2P_RING = Paper(
     where="arXiv 1909.02061",
     part="abstract; the closed forms are derived, the paper's own were not read",
 )
+
+LOCAL_SGD = Paper(
+    title="Local SGD Converges Fast and Communicates Little",
+    authors="Sebastian U. Stich",
+    year=2018,
+    where="arXiv 1805.09767",
+    part="recalled; FedAvg is arXiv 1602.05629, post-local SGD arXiv 1808.07217",
+)
+
+COCOD_SGD = Paper(
+    title="Faster Distributed Deep Net Training: Computation and Communication Decoupled Stochastic Gradient Descent",
+    authors="Shuheng Shen, Linli Xu, Jingchang Liu, Xianfeng Liang, Yifei Cheng",
+    year=2019,
+    where="IJCAI 2019, arXiv 1906.12043",
+    part="abstract and the appendix's equations 9 and 10",
+)
+
+DASGD = Paper(
+    title="DaSGD: Squeezing SGD Parallelization Performance in Distributed Training Using Delayed Averaging",
+    authors="Qinggang Zhou, Yawen Zhang, Pengcheng Li, Xiaoyong Liu, Jun Yang, Runsheng Wang, Ru Huang",
+    year=2020,
+    where="arXiv 2006.00441",
+    part="abstract and the authors' code",
+)
+
+DILOCO = Paper(
+    title="DiLoCo: Distributed Low-Communication Training of Language Models",
+    authors="Arthur Douillard and others",
+    year=2023,
+    where="arXiv 2311.08105",
+    part="algorithm 1, recalled",
+)
+
+AD_PSGD_SPECTRAL = Paper(
+    title="Improving Efficiency in Large-Scale Decentralized Distributed Training",
+    authors="Wei Zhang and others",
+    year=2020,
+    where="arXiv 2002.01119",
+    part="abstract; D-PSGD is arXiv 1705.09056, AD-PSGD arXiv 1710.06952",
+)
+
+GEN_ASYNC = Paper(
+    title="Distributed SGD Generalizes Well Under Asynchrony",
+    authors="Jayanth Regatti, Gaurav Tendolkar, Yi Zhou, Abhishek Gupta, Yingbin Liang",
+    year=2019,
+    where="57th Allerton Conference, arXiv 1909.13391",
+    part="abstract; the algorithm is the standard reading of it",
+)
+
+APAM = Paper(
+    title="Parallel and Distributed Asynchronous Adaptive Stochastic Gradient Methods",
+    authors="Yangyang Xu, Yibo Xu, Yonggui Yan, Colin Sutcher-Shepard, Leopold Grinberg, Jie Chen",
+    year=2020,
+    where="arXiv 2002.09095",
+    part="algorithm 1, the distributed version; the rule as in the authors' code",
+)
+
+DEAR = Paper(
+    title="DeAR: Accelerating Distributed Deep Learning with Fine-Grained All-Reduce Pipelining",
+    authors="Lin Zhang, Shaohuai Shi, Xiaowen Chu, Wei Wang, Bo Li, Chengjian Liu",
+    year=2023,
+    where="ICDCS 2023, arXiv 2302.12445",
+    part="abstract and the authors' code; the closed forms are derived",
+)
+
+ADASCALE = Paper(
+    title="AdaScale SGD: A User-Friendly Algorithm for Distributed Training",
+    authors="Tyler B. Johnson, Pulkit Agrawal, Haijie Gu, Carlos Guestrin",
+    year=2020,
+    where="arXiv 2007.05105",
+    part="the earlier version was read in full, this one in its abstract",
+)
+
+COMM_SURVEY = Paper(
+    title="A Quantitative Survey of Communication Optimizations in Distributed Deep Learning",
+    authors="Shaohuai Shi, Zhenheng Tang, Xiaowen Chu, Chengjian Liu, Wei Wang, Bo Li",
+    year=2021,
+    where="IEEE Network 35(3), arXiv 2005.13247",
+    part="abstract, the authors' code and their table of results",
+)

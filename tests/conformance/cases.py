@@ -18,6 +18,11 @@ VARIANTS = {
         "synchronous:overlap=false,bucket_size=none,exchange=tree",
         "synchronous:bucket_size=none,exchange=hierarchical",
     ],
+    "adascale": [
+        "adascale",
+        "adascale:exchange=ring,bucket_size=64B",
+        "adascale:bucket_size=none,overlap=false",
+    ],
     "parameter_server": [
         "parameter_server",
         "parameter_server:servers=2",
@@ -31,16 +36,65 @@ VARIANTS = {
         "peer_to_peer:kind=broadcast",
         "peer_to_peer:kind=broadcast,sends=all_at_once",
     ],
+    "dear": [
+        "dear",
+        "dear:neighbours=1",
+        "dear:neighbours=2,exchange=ring",
+        "dear:threshold=60B,exchange=ring",
+        "dear:threshold=1MB,exchange=measured,tune=true",
+    ],
+    "local_sgd": ["local_sgd:period=2", "local_sgd:period=1", "local_sgd:period=3,switch=2,weights=equal"],
+    "cocod_sgd": ["cocod_sgd:period=2", "cocod_sgd:period=1"],  # sampling=proportional: in the tests of its card
+    "dasgd": [
+        "dasgd:period=2",
+        "dasgd:period=3,delay=3,kept=0.5",
+        "dasgd:period=1,delay=0,kept=0.0",
+        "dasgd:period=3,delay=2,kept=0.5,merge=displacement",
+    ],
+    "diloco": ["diloco:period=10", "diloco:period=3,outer_lr=0.5,momentum=0.25"],
+    "dpsgd": [
+        "dpsgd",
+        "dpsgd:graph=random_ring,order=adapt_then_combine",
+        "dpsgd:graph=exponential,consensus_every=2",
+        "dpsgd:graph=uniform,hierarchical=true",
+    ],
+    "adpsgd": [
+        "adpsgd",
+        "adpsgd:graph=ring,averages_per_step=1,steps_per_average=1",
+        "adpsgd:steps_per_average=2,hierarchical=true",
+    ],
+    "async_sgd": [
+        "async_sgd",
+        "async_sgd:step=static,kappa=0.5",
+        "async_sgd:max_staleness=2,late=block",
+        "async_sgd:max_staleness=1,step=per_update",
+        "async_sgd:gather=2,max_staleness=0,step=decaying",
+        "async_sgd:gather=none",
+    ],
+    "apam": [
+        "apam",
+        "apam:rule=adam,step=inverse_root,weight_decay=0.01",
+        "apam:rule=momentum,bias_correction=false",
+        "apam:rule=sgd",
+        "apam:max_delay=3",
+    ],
 }
 
 # On real processes one setting of each kind is enough: the numbers are checked on the simulated engine.
 REAL_VARIANTS = [
+    "adascale:exchange=ring,bucket_size=64B",
+    "async_sgd:gather=none",
     "synchronous:bucket_size=64B",
     "synchronous:bucket_size=64B,exchange=ring",
     "synchronous:bucket_size=64B,exchange=halving_doubling",
     "parameter_server:servers=2,shard=tensors,overlap=true",
     "peer_to_peer",
     "peer_to_peer:kind=broadcast,sends=all_at_once",
+    "local_sgd:period=2,switch=1",
+    "cocod_sgd:period=1",
+    "dasgd:period=2,kept=0.5",
+    "diloco:period=2,outer_lr=0.5,momentum=0.5",
+    "dpsgd:graph=exponential",
 ]
 
 
