@@ -218,6 +218,7 @@ class _Run:
 
     def _save(self, keeper: Keeper, steps: int) -> None:
         before = self._ctx.clock.now()
+        self._worker.settle()  # before all come together to save: what is asked for its state then stands still
         self._worker.pause()
         keeper.save(steps, self._state)
         self._paused += self._ctx.clock.now() - before

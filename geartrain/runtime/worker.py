@@ -141,7 +141,8 @@ class Worker(ABC):
     def settle(self) -> None:
         """Bring `model` up to date for a look at it between steps, without a change to what is learned.
 
-        For methods that apply updates late. Called on all workers at the same point, before an evaluation on the way.
+        For methods that apply updates late. Called on all workers at the same point, before an evaluation on the way
+        and before saving.
         """
         return
 
