@@ -75,6 +75,7 @@ class _Shape:
         self.dtype = dtype
         self._works: dict[int, tuple[_Works, ...]] = {}
         self._forwards: dict[int, Works] = {}
+        self._forward_parts: dict[int, tuple[Works, ...]] = {}
         self._walks: dict[tuple[int, tuple[State, ...]], Walk] = {}
         self._checked = False
 
@@ -109,6 +110,12 @@ class _Shape:
         if samples not in self._forwards:
             self._forwards[samples] = Works(tuple(work for part in self.works(samples) for work in part.forward))
         return self._forwards[samples]
+
+    def forward_parts(self, samples: int) -> tuple[Works, ...]:
+        """What forward charges, stretch by stretch."""
+        if samples not in self._forward_parts:
+            self._forward_parts[samples] = tuple(Works(part.forward) for part in self.works(samples))
+        return self._forward_parts[samples]
 
     def walk(self, samples: int, states: tuple[State, ...]) -> Walk:
         """What backward does in a role."""
@@ -149,7 +156,6 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, model: StandIn, samples: int, start: Tensor) -> Tensor:
         ctx.model, ctx.samples = model, samples
-        charge_all(model.shape.forward(samples))
         return torch.empty((), dtype=start.dtype, device=start.device)
 
     @staticmethod
@@ -158,8 +164,17 @@ class _Replay(torch.autograd.Function):
         return None, None, None
 
 
+class _Part(nn.Module):
+    """A module of the stand-in: running it only lets its hooks see that forward has come to it."""
+
+    def forward(self) -> None:
+        return
+
+
 class StandIn(nn.Module):
     """A model of the workload's parameters that charges the workload's work; the values of its input do not matter.
+
+    Before the work of a layer its modules run, so hooks see forward go by.
 
     `forward(inputs)` takes any tensor whose first dimension is samples and returns a scalar, the loss.
 
@@ -180,19 +195,35 @@ class StandIn(nn.Module):
                 _module(modules, path).register_parameter(name, parameter)
                 self._own.append(parameter)
         shape.check_order(self)
+        owners = (dict.fromkeys(name.rpartition(".")[0] for name in stretch.names) for stretch in shape.stretches)
+        self._parts = [[modules[path] for path in paths if path] for paths in owners]
         # Without a start that wants a gradient, a first stretch without parameters would have no backward.
         self._start = torch.empty((), dtype=shape.dtype, device="meta", requires_grad=True)
 
     def forward(self, inputs: Tensor) -> Tensor:
         samples = len(inputs)
         if self._recorded and all(_is_plain(p, self.shape.dtype) for p in self._own):
+            self._pass(samples)
             replayed: Tensor = _Replay.apply(self, samples, self._start)  # type: ignore[no-untyped-call]
             return replayed
         signal, parameters = self._start, dict(self.named_parameters())
-        for stretch, works in zip(self.shape.stretches, self.shape.works(samples), strict=True):
+        rows = zip(self._parts, self.shape.stretches, self.shape.works(samples), strict=True)
+        for parts, stretch, works in rows:
+            for part in parts:
+                part()
             own = (parameters[name] for name in stretch.names)
             signal = _Charge.apply(works, signal, *own)  # type: ignore[no-untyped-call]
         return signal
+
+    def _pass(self, samples: int) -> None:
+        """Forward as recorded; where nobody watches, all of it at once."""
+        if not any(part._forward_pre_hooks or part._forward_hooks for parts in self._parts for part in parts):
+            charge_all(self.shape.forward(samples))
+            return
+        for parts, works in zip(self._parts, self.shape.forward_parts(samples), strict=True):
+            for part in parts:
+                part()
+            charge_all(works)
 
     def replay(self, samples: int) -> None:
         """Backward as recorded."""
@@ -221,7 +252,7 @@ def _module(modules: dict[str, nn.Module], path: str) -> nn.Module:
     """The part of this name, made where it is missing."""
     if path not in modules:
         above, _, name = path.rpartition(".")
-        modules[path] = nn.Module()
+        modules[path] = _Part()
         _module(modules, above).add_module(name, modules[path])
     return modules[path]
 
