@@ -1,4 +1,7 @@
-"""All workers start from the same model: checked by its shape, then made so by its numbers."""
+"""All workers start from the same model: in a user's loop checked by its shape and made so by its numbers.
+
+Where a task makes the model on every worker, its numbers are checked.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 from geartrain.errors import StrategyError
 from geartrain.runtime.attachment import Loop
 from geartrain.runtime.buckets import deal
+from geartrain.runtime.charging import uncharged
 from geartrain.runtime.context import Context
 from geartrain.runtime.strategy import Strategy
 
@@ -36,6 +40,39 @@ def check_same(strategy: Strategy, loop: Loop, ctx: Context) -> None:
             "accumulate or skip_unused, or a model with other names, shapes, types or frozen parts.\n"
             f"  here, on worker {ctx.rank}: {strategy}, accumulate={loop.accumulate}, {len(lines) - 2} tensors, "
             f"{sum(tensor.numel() for tensor in _tensors(loop.model)):,} elements"
+        )
+
+
+def check_equal(model: nn.Module, ctx: Context) -> None:
+    """Refuse workers whose models differ in any bit of a parameter or buffer. Sends nothing and costs no virtual time.
+
+    All workers call it at the same point.
+    """
+    if ctx.num_workers == 1 or ctx.meta:
+        return
+    digest = hashlib.blake2b(digest_size=8)
+    with uncharged():
+        for tensor in _tensors(model):
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy())
+    ledger = ctx.upkeep.ledger("weights at the start")
+    ledger.post([ctx.rank, digest.hexdigest()])
+    found: dict[int, list[str]] = {worker: [] for worker in range(ctx.num_workers)}
+    entries = ledger.read()
+    while True:
+        for worker, theirs in entries:
+            found[worker].append(theirs)
+        # A program may make several models: this is the one that as many were checked before here as there.
+        nth = len(found[ctx.rank]) - 1
+        if all(len(digests) > nth for digests in found.values()):
+            break
+        entries = ledger.wait()
+    others = [worker for worker, digests in found.items() if digests[nth] != found[0][nth]]
+    if others:
+        raise StrategyError(
+            f"worker(s) {', '.join(map(str, others))} start from other weights than worker 0, so that their average "
+            "means nothing.\n"
+            "  make the task's model(seed) depend on nothing but the seed: draw its weights inside "
+            "torch.random.fork_rng() after torch.manual_seed(seed)"
         )
 
 

@@ -63,13 +63,17 @@ class Golden(Task):
 
 @dataclass(frozen=True)
 class Curve(Task):
-    """A small tanh network fits a curve; Adam, so that the optimizer has state of several kinds."""
+    """A small tanh network fits a curve; Adam, so that the optimizer has state of several kinds.
+
+    With `linear` it is SGD with momentum, whose updates are linear in the gradients.
+    """
 
     name = "curve"
     source = "made for tests"
 
     dtype: torch.dtype = torch.float32
     rate: float = 0.01
+    linear: bool = False
 
     def model(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -77,6 +81,8 @@ class Curve(Task):
             return nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 2)).to(self.dtype)
 
     def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        if self.linear:
+            return torch.optim.SGD(params, lr=self.rate, momentum=0.9)
         return torch.optim.Adam(params, lr=self.rate)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -82,15 +82,21 @@ def test_declared_limits(limit, workers):
     other = train(SIMULATED, limit.other, Golden(), workers)
     assert equal(special[0]["weights"], other[0]["weights"])
     if workers <= 2:  # a sum of two has one order only
-        special = train(SIMULATED, limit.special, Curve(), workers)
-        other = train(SIMULATED, limit.other, Curve(), workers)
-        assert equal(special[0]["weights"], other[0]["weights"])
+        task = Curve(linear=limit.linear)
+        special = train(SIMULATED, limit.special, task, workers, steps=6)
+        other = train(SIMULATED, limit.other, task, workers, steps=6)
+        if limit.relation == "equals":
+            assert equal(special[0]["weights"], other[0]["weights"])
+        else:
+            tolerance = {"rtol": limit.tolerance, "atol": limit.tolerance}
+            torch.testing.assert_close(special[0]["weights"], other[0]["weights"], **tolerance)
 
 
 @pytest.mark.parametrize(("text", "workers"), cells("counted_bytes", 1, 2, 3, 5))
 def test_counted_bytes_and_messages_are_those_of_the_cost(text, workers):
     strategy, task = parse(text), Golden()
-    skip, steps = (0, 2) if strategy.cycle == 1 else (strategy.cycle, 3 * strategy.cycle)
+    # What is sent at the end of a step, without waiting, counts in the next one where computing takes no time.
+    skip, steps = strategy.cycle, 3 * strategy.cycle
     record = run(SIMULATED, Steps(strategy, task, steps=steps, batch=8), workers)
     assert sent_per_step(record, steps, skip) == list(predicted(strategy, task, workers))
 
@@ -181,7 +187,7 @@ def test_a_loss_that_is_not_finite_stops_everybody_in_the_same_step(text):
 @pytest.mark.parametrize("name", TABLE)
 def test_digits_converges(name):
     strategy = parse(VARIANTS[name][0])
-    workers = 1 if "several_workers" in TABLE[name].opt_outs else 2
+    workers = 2 if VARIANTS[name][0] in variants("converges", 2) else 1
     training = Training(strategy=strategy, task=Digits(), steps=120, batch=64)
     result = run(SIMULATED, training, workers).results[0]
     assert result["metric"]["accuracy"] > 0.9

@@ -119,7 +119,7 @@ def test_real_processes_give_the_weights_of_ddp_and_of_the_simulator():
 
 @pytest.mark.parametrize("name", [name for name, entry in TABLE.items() if entry.kind.needs.attachable])
 def test_an_attached_loop_takes_the_steps_of_the_strategys_own_worker(name):
-    strategy, task, workers = parse(name), Curve(), 1 if "several_workers" in TABLE[name].opt_outs else 2
+    strategy, task, workers = parse(name), Curve(), 1 if name == "single" else 2
 
     def main(ctx):
         model = task.model(ctx.seed)

@@ -23,7 +23,7 @@ def any_value(hint):
     if hint is int:
         return st.integers(1, 2**40)
     if hint is float:
-        return st.floats(0, 1e6)
+        return st.floats(0, 1)  # shares and rates
     choices = get_args(hint)
     if int in choices:
         return st.none() | st.integers(1, 2**50)
@@ -32,7 +32,16 @@ def any_value(hint):
 
 def any_strategy(kind):
     hints = get_type_hints(kind)
-    return st.builds(kind, **{field.name: any_value(hints[field.name]) for field in fields(kind)})
+    settings = st.fixed_dictionaries({field.name: any_value(hints[field.name]) for field in fields(kind)})
+    return settings.map(lambda values: made(kind, values)).filter(lambda strategy: strategy is not None)
+
+
+def made(kind, values):
+    """None where values do not go together, such as a delay longer than its period."""
+    try:
+        return kind(**values)
+    except StrategyError:
+        return None
 
 
 strategies = st.one_of([any_strategy(entry.kind) for entry in TABLE.values()])

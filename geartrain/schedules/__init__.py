@@ -1,0 +1,1 @@
+"""When an exchange starts, and how many steps later its result is applied."""
