@@ -17,9 +17,9 @@ from geartrain.calibration.collectives import TimeCollectives, asks, joined
 from geartrain.calibration.description import Found, describe, written
 from geartrain.calibration.devices import MEASURED_TYPES, DeviceRates, TimeDevices
 from geartrain.calibration.effort import EXACT, Effort
-from geartrain.calibration.fit import Fit, Tolerance, fit_machines, fit_pairs, tolerance_for
-from geartrain.calibration.pairs import Pair, PairTimes, TimePairs, TimeTogether, Way, all_pairs, first_pairs, ways
-from geartrain.calibration.site import Site
+from geartrain.calibration.fit import ANY, fit_machines, fit_pairs, tolerance_for
+from geartrain.calibration.pairs import Pair, PairTimes, TimePairs, TimeTogether, all_pairs, first_pairs, ways
+from geartrain.calibration.site import InOrder, Site
 from geartrain.calibration.surroundings import Surroundings, look_around
 from geartrain.cluster.fields import DataType
 from geartrain.cluster.measured import CollectiveTime
@@ -76,12 +76,13 @@ def calibrate(
         stage: told what is being done.
     """
     with stage("devices"):
-        around: list[Surroundings] = site.run(look_around)
-        devices: list[DeviceRates] = site.run(TimeDevices(effort, _types(site, given)))
+        results = site.run(InOrder((look_around, TimeDevices(effort, _types(site, given)))))
+    around: list[Surroundings] = [one for one, _ in results]
+    devices: list[DeviceRates] = [rates for _, rates in results]
     found = Found(site, around, devices, given)
     if site.num_ranks > 1:
         with stage("pairs of ranks, one at a time"):
-            found.ways, found.fit, found.tolerance = _measure_pairs(site, around[0].nodes, effort)
+            _measure_pairs(found, effort)
         with stage(f"collectives of {len(sizes)} size(s)"):
             asked = asks(sizes, site.num_ranks)
             found.collectives = joined(site.run(TimeCollectives(asked, effort)))
@@ -112,27 +113,25 @@ def _types(site: Site, given: Cluster | None) -> tuple[DataType, ...]:
     return tuple(name for name in MEASURED_TYPES if name in known)
 
 
-def _measure_pairs(site: Site, nodes: tuple[int, ...], effort: Effort) -> tuple[dict[Pair, Way], Fit, Tolerance]:
+def _measure_pairs(found: Found, effort: Effort) -> None:
     """Some pairs at first; the rest as well, if those are not as alike as a star has them."""
+    site = found.site
     times = _time_pairs(site, first_pairs(site.num_ranks), effort)
-    fit, tolerance = _fit(site, nodes, times, effort)
-    if fit is None:
+    _fit(found, times, effort)
+    if found.fit is None:
         rest = tuple(pair for pair in all_pairs(site.num_ranks) if pair not in times)
         times.update(_time_pairs(site, rest, effort))
-        fit, tolerance = _fit(site, nodes, times, effort)
-    assert fit is not None, "all pairs make a matrix"
-    return ways(times), fit, tolerance
+        _fit(found, times, effort)
 
 
 def _time_pairs(site: Site, pairs: Sequence[Pair], effort: Effort) -> dict[Pair, PairTimes]:
     return {pair: one for times in site.run(TimePairs(pairs, effort)) for pair, one in times.items()}
 
 
-def _fit(
-    site: Site, nodes: tuple[int, ...], times: dict[Pair, PairTimes], effort: Effort
-) -> tuple[Fit | None, Tolerance]:
-    found = ways(times)
-    tolerance = tolerance_for(found, site.exact)
+def _fit(found: Found, times: dict[Pair, PairTimes], effort: Effort) -> None:
+    site, nodes = found.site, found.around[0].nodes
+    found.ways = ways(times)
+    found.tolerance = ANY if found.loopback else tolerance_for(found.ways, site.exact)
 
     def rounded(value: float) -> float:
         return written(value, site.exact)
@@ -145,5 +144,5 @@ def _fit(
         alone, together = next(one for one in results if one is not None)
         return bool(together > 1.5 * alone)
 
-    fit = fit_machines(found, nodes, tolerance, rounded, share_wire)
-    return fit or fit_pairs(found, site.num_ranks, tolerance, rounded), tolerance
+    machines = fit_machines(found.ways, nodes, found.tolerance, rounded, share_wire)
+    found.fit = machines or fit_pairs(found.ways, site.num_ranks, found.tolerance, rounded)

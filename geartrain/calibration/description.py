@@ -22,6 +22,7 @@ _SAME_DEVICE = 0.2
 """How far the rates of devices may lie apart that are described as the same one, relative; chosen."""
 
 _EXACT_DEVICE = 1e-6
+_BUSY = 0.5  # load per core from which on it is told; chosen
 _DIGITS, _EXACT_DIGITS = 4, 9  # that constants are written with; of a virtual clock the last bits are rounding
 
 
@@ -62,6 +63,11 @@ class Found:
     def one_host(self) -> bool:
         """All ranks share a host's cores and memory."""
         return not self.site.exact and (self.site.here or len({one.host for one in self.around}) == 1)
+
+    @property
+    def loopback(self) -> bool:
+        """All that joins ranks is the loopback interface of one host, the same for every pair."""
+        return self.one_host and not self.site.shaped and all(one.name == "cpu" for one in self.devices)
 
     def how(self) -> str:
         """When and by which engine it was measured."""
@@ -289,7 +295,7 @@ def _notes(found: Found) -> Iterator[str]:
     cores = found.around[0].cores
     if found.num_ranks == 1:
         yield "one rank: nothing to measure between, so only its device was; the wire is preset local's default"
-    elif found.one_host and found.site.engine == "real":
+    elif found.loopback:
         yield (
             f"one host: {found.num_ranks} ranks share its {cores} core(s) and its memory, so what was measured between "
             "them is the loopback interface and the host's scheduler, and no network"
@@ -298,11 +304,15 @@ def _notes(found: Found) -> Iterator[str]:
         yield f"one host: {found.num_ranks} ranks share its {cores} core(s); small messages measure its scheduler, too"
     if found.one_host and found.num_ranks > cores:
         yield "more ranks than cores: collectives wait for a core, which the fitted cluster knows nothing of"
+    load, there = max((one.load, one.cores) for one in found.around)
+    if not found.site.exact and load > _BUSY * there:
+        yield f"a host was busy before it was measured (load {load:.1f} on {there} cores): again when it is quiet"
     if found.fit and found.tolerance:
         kind = "matrix" if isinstance(found.fit.topology, Matrix) else "star"
         kind += f" with {len(found.fit.wires)} different wire(s)" if found.fit.wires else ""
         off = "pairs lie off it by up to {:.1%} in rates and {:.1%} in latencies".format(*found.fit.residual)
-        yield f"topology: {kind}; {off}; alike is within {found.tolerance.text()}"
+        why = "which counts as alike: it is one interface" if found.loopback else f"alike is {found.tolerance.text()}"
+        yield f"topology: {kind}; {off}; {why}"
         yield "pairs were measured one at a time: what they share behind their wires is in no constant"
         if isinstance(found.fit.topology, Matrix):
             yield "a matrix has a wire for each pair, so ranks that send to several at once are simulated too fast"

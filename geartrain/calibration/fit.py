@@ -14,6 +14,7 @@ the wires: the uplink of a leaf switch, one host's memory. Collectives, which ar
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ class Tolerance:
     def text(self) -> str:
         """Of rates and latencies."""
         if self.rate < 0.001:
-            return f"{self.rate:.0e} and {self.latency:.0e} of the usual one"
-        return f"{self.rate:.0%} and {self.latency:.0%} of the usual one"
+            return f"within {self.rate:.0e} and {self.latency:.0e} of the usual one"
+        return f"within {self.rate:.0%} and {self.latency:.0%} of the usual one"
 
 
 EXACT = Tolerance(1e-6, 1e-6)
@@ -46,6 +47,8 @@ REAL = Tolerance(0.05, 0.25)
 """The least for what a clock has measured; chosen."""
 NOISY = Tolerance(0.25, 1.0)
 """The most, on a busy host; chosen."""
+ANY = Tolerance(math.inf, math.inf)
+"""Where all pairs are the same interface, whatever a busy host let each have."""
 
 
 def tolerance_for(ways: Mapping[Pair, Way], exact: bool) -> Tolerance:

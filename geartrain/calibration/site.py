@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -20,6 +20,16 @@ class Program(Protocol):
     def __call__(self, ctx: Context) -> Any: ...
 
 
+@dataclass(frozen=True)
+class InOrder:
+    """Program of a rank: several, one after another; starting ranks takes longer than many a program."""
+
+    programs: tuple[Program, ...]
+
+    def __call__(self, ctx: Context) -> tuple[Any, ...]:
+        return tuple(program(ctx) for program in self.programs)
+
+
 class Interrupted(Exception):
     """Ctrl-C while ranks ran."""
 
@@ -33,6 +43,7 @@ class Site(ABC):
         exact: their clock is virtual: times are computed, and never vary.
         leads: this process is the one that tells and writes.
         here: every rank is known to be a process (or thread) of this host.
+        shaped: ranks are joined by wires of a cluster's rates, not by what hosts have.
     """
 
     engine: str
@@ -40,6 +51,7 @@ class Site(ABC):
     exact: bool
     leads: bool
     here: bool
+    shaped: bool
 
     @abstractmethod
     def run(self, program: Program) -> list[Any]:
@@ -59,6 +71,7 @@ class EngineSite(Site):
         # What is measured depends on no number, so tensors have none where an engine can do without.
         self._meta = "meta" in engine.capabilities
         self.exact = "virtual_time" in engine.capabilities
+        self.shaped = self.exact or "real_network" in engine.capabilities
         self.records: list[RunRecord] = []
 
     def run(self, program: Program) -> list[Any]:
@@ -75,9 +88,9 @@ class WorldSite(Site):
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.engine, self.num_ranks, self.exact = "real", ctx.num_workers, False
-        self.leads, self.here = ctx.rank == 0, False
+        self.leads, self.here, self.shaped = ctx.rank == 0, False, False
 
-    def run(self, program: Callable[[Context], Any]) -> list[Any]:
+    def run(self, program: Program) -> list[Any]:
         results: list[Any] = [None] * self.num_ranks
         dist.all_gather_object(results, program(self._ctx), group=self._ctx.workers)
         return results

@@ -21,6 +21,7 @@ class Surroundings:
         nodes: the machine of every rank, as its context says.
         host: of this rank's process; tells machines apart and is written nowhere.
         cores, memory: of that host.
+        load: how many processes wanted a core of it in the minute before, on average; 0 where nobody counts.
         backend: of the collectives.
         versions: of torch and of the host's kind.
         date: today.
@@ -30,6 +31,7 @@ class Surroundings:
     host: str
     cores: int
     memory: int
+    load: float
     backend: str
     versions: str
     date: str
@@ -46,7 +48,15 @@ def look_around(ctx: Context) -> Surroundings:
         host=platform.node(),
         cores=os.cpu_count() or 1,
         memory=memory,
-        backend=str(dist.get_backend(ctx.workers)),
+        load=_load(),
+        backend="nccl" if ctx.device.type == "cuda" else str(dist.get_backend(ctx.workers)),
         versions=f"torch {torch.__version__}, {platform.machine()}",
         date=datetime.date.today().isoformat(),
     )
+
+
+def _load() -> float:
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0

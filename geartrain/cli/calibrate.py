@@ -131,11 +131,13 @@ def _table_path(out: Path) -> Path:
 def _site(asked: Asked, given: Cluster | None) -> Iterator[tuple[Site, Callable[[], list[str]]]]:
     """The site, and what there is to say of how it was made."""
     from geartrain.calibration.site import EngineSite, WorldSite
+    from geartrain.engines.own_script import script_context, started_by_launcher
 
+    launched = started_by_launcher()
+    if launched and asked.engine != "real":
+        raise ConfigurationError(f"--engine {asked.engine} starts its ranks by itself; call it once, without torchrun")
     if asked.engine == "real":
-        from geartrain.engines.own_script import script_context, started_by_launcher
-
-        if started_by_launcher():
+        if launched:
             yield WorldSite(_launched(asked, script_context())), list
             return
         from geartrain.cluster import local_cluster

@@ -5,8 +5,11 @@ import random
 import pytest
 
 from geartrain.calibration.collectives import asks
-from geartrain.calibration.fit import NOISY, REAL, Tolerance, fit_machines, fit_pairs, tolerance_for
+from geartrain.calibration.description import Found
+from geartrain.calibration.devices import DeviceRates
+from geartrain.calibration.fit import ANY, NOISY, REAL, Tolerance, fit_machines, fit_pairs, tolerance_for
 from geartrain.calibration.pairs import FEW, PairTimes, Way, all_pairs, first_pairs, ways
+from geartrain.calibration.surroundings import Surroundings
 
 
 def same(value):
@@ -92,3 +95,36 @@ def test_sizes_are_whole_shares_and_each_once():
     assert asked[0] == ("all_reduce", 4)
     assert [size for kind, size in asked[1:] if kind == "reduce"] == [120, 4104]
     assert len(asked) == 1 + 6 * 2
+
+
+class Site:
+    """Where two ranks are, as far as notes ask."""
+
+    def __init__(self, exact=False, here=True, shaped=False):
+        self.num_ranks, self.exact, self.here, self.shaped, self.engine, self.leads = 2, exact, here, shaped, "x", True
+
+
+def found(site, hosts=("a", "a"), load=0.0, kind="cpu"):
+    around = [Surroundings((0, 1), host, 2, 1 << 30, load, "gloo", "", "2026-01-01") for host in hosts]
+    device = DeviceRates(kind, 0, 1, {"fp32": 1e9}, 1e9, 1e9, 0.0, 0.0)
+    return Found(site, around, [device, device], None)
+
+
+def test_what_is_one_host_and_what_is_its_loopback():
+    assert found(Site()).loopback
+    assert not found(Site(), kind="accelerator").loopback and found(Site(), kind="accelerator").one_host
+    assert not found(Site(shaped=True)).loopback and found(Site(shaped=True)).one_host
+    assert found(Site(here=False)).loopback and not found(Site(here=False), hosts=("a", "b")).one_host
+    assert not found(Site(exact=True, shaped=True)).one_host
+
+
+def test_a_busy_host_is_told():
+    assert any("load 1.5 on 2 cores" in note for note in found(Site(), load=1.5).notes())
+    assert not any("busy" in note for note in found(Site(), load=0.9).notes())
+    assert not any("busy" in note for note in found(Site(exact=True), load=9.0).notes())
+
+
+def test_pairs_of_a_loopback_make_a_star_whatever_they_got():
+    pairs = star([1e9, 1e8, 3e9], [1e9, 3e9, 1e8], [1e-4, 3e-4, 1e-4])
+    fit = fit_pairs(pairs, 3, ANY, same)
+    assert fit.topology.kind == "star" and fit.wires == () and fit.residual[0] > 1

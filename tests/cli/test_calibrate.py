@@ -83,6 +83,8 @@ def test_ranks_of_a_launcher_are_not_chosen(monkeypatch, capsys):
     monkeypatch.setattr("geartrain.engines.own_script.script_context", lambda: type("Ctx", (), {"num_workers": 2})())
     code, _, told = called(capsys, "calibrate", "--ranks", "3")
     assert code == 2 and "the launcher started 2" in told
+    code, _, told = called(capsys, *OFFICE)
+    assert code == 2 and "call it once, without torchrun" in told
 
 
 def test_ctrl_c_writes_nothing(tmp_path, monkeypatch, capsys):
