@@ -101,8 +101,8 @@ def chosen(only: str | None) -> tuple[Sequence[str], Sequence[str]]:
     names = [name.strip() for name in only.split(",")]
     if not all(names):
         raise ConfigurationError(f"--only {only!r} has an empty name; write it like --only network,hw-scaling")
-    papers = [name for name in names if name not in SECTIONS]
-    sections = [name for name in SECTIONS if name in names or (name == PUBLISHED and papers)]
+    papers = tuple(name for name in names if name not in SECTIONS)
+    sections = tuple(name for name in SECTIONS if name in names or (name == PUBLISHED and papers))
     return sections, () if PUBLISHED in names else papers
 
 

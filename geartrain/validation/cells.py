@@ -1,7 +1,8 @@
 """Running a case on the simulated and on another engine, and the errors between both.
 
-A cell that has ended is kept as `DIR/cells/NAME.json`, so that a validation goes on where it was ended; the same object
-stands in the list `details.cells` of the section "emulated" or "real" in `validation.json`:
+A cell that has ended is kept as `DIR/cells/NAME.json`, so that a validation goes on where it was ended. The same object
+stands in `details.cells` of the sections "emulated" and "real" in `validation.json`, beside `bars` (grid, what, found,
+met, worst) and `order` (group, tau), for which see `geartrain.validation.verdict`. A cell:
 
     grid, engine, task, strategy, cluster, workers, ranks, batch, steps
     simulated, measured     the mean step of each: step_time, compute, exposed_communication, wait, ..., the fields of

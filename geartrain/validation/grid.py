@@ -45,11 +45,11 @@ class Trust(_Table):
 
     Attributes:
         factor: times that the bandwidth term must be as long as a 4-byte collective.
-        host_busy: share of the host's cores in use, at most.
+        host_busy: share of the host's cores in use, which must be less; above 1 it never matters.
     """
 
     factor: Annotated[float, Field(gt=0)] = 5.0
-    host_busy: Annotated[float, Field(gt=0, le=1)] = 0.8
+    host_busy: Annotated[float, Field(gt=0)] = 0.8
 
 
 class Bars(_Table):

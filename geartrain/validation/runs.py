@@ -102,7 +102,7 @@ def describe(outcome: Outcome) -> str:
 def runs_section(engine: str, file: GridFile, outcomes: Sequence[Outcome]) -> Section:
     """The errors of all cells, the order of strategies, and the bars that were missed."""
     bars = judge(outcomes, file.trust, file.bars)
-    taus = [(f"{' '.join(map(str, group))} workers", tau_of(cells)) for group, cells in grouped(outcomes).items()]
+    taus = [(group, tau_of(cells)) for group, cells in grouped(outcomes).items()]
     missed = [bar for bar in bars if not bar.met]
     return Section(
         title=f"Simulated against {engine}: error per phase",
@@ -112,13 +112,17 @@ def runs_section(engine: str, file: GridFile, outcomes: Sequence[Outcome]) -> Se
             NOTE,
             *(f"{one.case}: {one.failed}" for one in outcomes if one.failed),
             *(str(bar) for bar in bars),
-            *(f"order of strategies, {group}: Kendall's tau {tau:.2f}" for group, tau in taus if tau is not None),
+            *(
+                f"order of strategies, {' '.join(map(str, group))} workers: Kendall's tau {tau:.2f}"
+                for group, tau in taus
+                if tau is not None
+            ),
         ],
         missed=len(missed),
         details={
             "cells": [one.as_json(why_not(one, file.trust)) for one in outcomes],
             "bars": [vars(bar) for bar in bars],
-            "order": [{"group": group, "tau": tau} for group, tau in taus],
+            "order": [{"group": list(group), "tau": tau} for group, tau in taus],
         },
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from geartrain.record.files import versions
@@ -25,18 +26,21 @@ def section_table(section: Section) -> Table:
     columns = [[row[index] for row in section.rows] for index in range(len(section.columns))]
     unit = _unit([values for header, values in zip(section.columns, columns, strict=True) if header.endswith("[s]")])
     table = Table(
-        title=section.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        title=escape(section.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     texts = []
     for header, values in zip(section.columns, columns, strict=True):
         numbers = any(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         name, scale, form = _shown(header, unit)
         table.add_column(
-            name.replace(" [", "\n["), justify="right" if numbers else "left", overflow="fold", max_width=_FOLDED
+            escape(name.replace(" [", "\n[")),
+            justify="right" if numbers else "left",
+            overflow="fold",
+            max_width=_FOLDED,
         )
         texts.append([_text(value, scale, form) for value in values])
     for row in zip(*texts, strict=True):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 
