@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from geartrain.engines.launch import GRACE, PRELOAD, Outcome, one_thread_each
 from geartrain.engines.rank_process import Job, ending_path, read_endings, read_steps, run_rank
@@ -42,7 +42,7 @@ class _SignalReceived(BaseException):
 def start_survivors(job: Job, prefix_output: bool, outcome: Outcome) -> None:
     """A `Starter`, see `geartrain.engines.launch`; it runs functions, whose output has no prefix."""
     assert not prefix_output, "only scripts have their output prefixed"
-    store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     processes: dict[int, BaseProcess] = {}
     try:
         with _signals_raised():
@@ -52,7 +52,7 @@ def start_survivors(job: Job, prefix_output: bool, outcome: Outcome) -> None:
                 for rank in range(len(job.roles)):
                     processes[rank] = context.Process(target=_run, args=(job, _told(job, rank, store.port)))
                     processes[rank].start()
-            _attend(job, dict(processes), dist.PrefixStore(_PREFIX, store), outcome)
+            _attend(job, dict(processes), PrefixStore(_PREFIX, store), outcome)
     except _SignalReceived as received:
         outcome.interrupted = str(received)
     except KeyboardInterrupt:
@@ -61,7 +61,7 @@ def start_survivors(job: Job, prefix_output: bool, outcome: Outcome) -> None:
         _end(processes.values())
 
 
-def _attend(job: Job, running: dict[int, BaseProcess], store: dist.Store, outcome: Outcome) -> None:
+def _attend(job: Job, running: dict[int, BaseProcess], store: Any, outcome: Outcome) -> None:
     """Until all have ended, or one has whose end is that of the run."""
     while running:
         wait([process.sentinel for process in running.values()])

@@ -193,6 +193,8 @@ class _Run:
         watch, ledger, ctx = self._watch, self._ledger, self._ctx
         assert watch is not None and ledger is not None
         before = ctx.clock.now()
+        if not ctx.upkeep.virtual:
+            self._worker.pause()
         self._worker.settle()
         if ctx.rank == 0:
             metrics = self._training.task.metric(self._worker.model)
@@ -200,7 +202,6 @@ class _Run:
             moment = self._now() if targets.charge_evaluation else end
             ledger.post(metric_entry(step, self._good(metrics, targets.metric), moment))
         elif not ctx.upkeep.virtual:
-            self._worker.pause()
             while watch.evaluated < step:
                 watch.feed(ledger.wait())
         if not targets.charge_evaluation:

@@ -135,7 +135,10 @@ class Worker(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def pause(self) -> None:
-        """The loop stands still after this step, to save or while another worker evaluates: nobody may wait for it."""
+        """The loop stands still after this step, to save or while a worker evaluates: nobody may wait for this one.
+
+        Called on all workers after the same step.
+        """
         return
 
     def settle(self) -> None:

@@ -5,7 +5,7 @@
                     w <- w - alpha_t * (1/K) sum_k g_k          the task's optimizer, its rate times alpha_t / alpha_0
 
     step = "constant"     alpha_t = alpha_0
-           "static"       alpha_t = alpha_0 / (1 + kappa tau_max)
+           "static"       alpha_t = alpha_0 / (1 + kappa tau_max)                    the default
            "decaying"     alpha_t = alpha_0 / (t (1 + kappa tau_max))
            "per_update"   alpha_t = alpha_0 / max(1, max_k tau_k)
 
@@ -59,7 +59,7 @@ class AsyncSGD(Strategy):
             than it must be at least the number of workers.
         late: what keeps the bound: "drop" uses no gradient that is older; "block" lets the workers ahead wait. With
             gather = K and max_staleness = 0, "drop" is synchronous training with W - K backup workers.
-        step: how the rate answers to staleness, see the module. "static" with kappa = 1 is what theory suggests.
+        step: how the rate answers to staleness, see the module. "constant" does not.
         kappa: weight of the staleness in "static" and "decaying", 0 or more.
 
     Costs, per step, for M bytes of parameters: a worker sends M in one message, the server W M in W messages; dropped
@@ -69,11 +69,11 @@ class AsyncSGD(Strategy):
 
     Use it where workers differ in speed, or one may fail. Not with a large rate and many workers: the rate that is
     stable falls like 1/tau, and momentum makes it worse. One server carries W M each way; with fast wires and equal
-    workers `synchronous` learns more per second.
+    workers `synchronous` is the better choice.
 
     Example:
-        >>> str(AsyncSGD(gather=2, max_staleness=4, step="static"))
-        'async_sgd:gather=2,max_staleness=4,step=static'
+        >>> str(AsyncSGD(gather=2, max_staleness=4, step="per_update"))
+        'async_sgd:gather=2,max_staleness=4,step=per_update'
 
     Source: Regatti and others, 2019, arXiv 1909.13391, abstract; the closed forms and the mean staleness are derived.
     """
@@ -85,7 +85,7 @@ class AsyncSGD(Strategy):
     gather: int | None = 1
     max_staleness: int | None = None
     late: Late = "drop"
-    step: Literal["constant", "static", "decaying", "per_update"] = "constant"
+    step: Literal["constant", "static", "decaying", "per_update"] = "static"
     kappa: float = 1.0
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class AsyncSGD(Strategy):
         return (
             Limit(AsyncSGD(gather=None), "equals", Synchronous()),
             Limit(AsyncSGD(), "equals", Single(), num_workers=1),
-            Limit(AsyncSGD(step="static"), "equals", Single(), num_workers=1),
+            Limit(AsyncSGD(step="constant"), "equals", Single(), num_workers=1),
             Limit(AsyncSGD(gather=2, max_staleness=0, step="per_update"), "equals", Synchronous(), num_workers=2),
         )
 

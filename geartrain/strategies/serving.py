@@ -21,8 +21,8 @@ same step: each has its reply, no gradient is under way, and the server, which h
 but its model, its optimizer and the versions. A worker whose process dies is not waited for either; what it had pushed
 completely still counts.
 
-A step of the server, in its log, is W answers: as many as all workers take in a step of theirs. It tells the ages of the
-gradients that it used (staleness) and of those that it did not (dropped).
+A step of the server, in its log, is W answers: as many as all workers take in a step of theirs. It tells the ages of
+the gradients that it used (staleness) and of those that it did not (dropped).
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class PushingWorker(Worker):
 class Server(Service):
     """See the module.
 
-    It listens to each worker in lanes of their own, which is also how it learns that one is gone, and serves in another.
+    It listens to each worker in lanes of their own, which is also how it learns that one is gone; another one serves.
 
     Args:
         flat: the model, 1-D.
@@ -215,8 +215,8 @@ class Server(Service):
             ctx.spawn(partial(self._hear_pushes, worker), f"pushes-{worker}", daemon=True)
             ctx.spawn(partial(self._hear_words, worker), f"words-{worker}", daemon=True)
         ctx.spawn(self._serve, "serve", daemon=True)
-        ends = [post_recv(_word(ctx), worker, self._ends, _END) for worker in range(ctx.num_workers)]
-        for end in ends:
+        words = [_word(ctx) for _ in range(ctx.num_workers)]
+        for end in [post_recv(word, worker, self._ends, _END) for worker, word in enumerate(words)]:
             _wait_if_there(end)
 
     def _hear_pushes(self, worker: int) -> None:
@@ -244,6 +244,8 @@ class Server(Service):
                 self._drop_stale()
             if not self._training:
                 self._end()
+                everybody = set(range(self._ctx.num_workers))
+                self._training = everybody - self._finishing - self._gone  # a pause of all is over
             if what == _PAUSES:
                 _wait_if_there(_post_if_there(post_send, _word(self._ctx), worker, self._words, _HEARD))
             if len(self._finishing | self._gone) == self._ctx.num_workers:
@@ -285,9 +287,9 @@ class Server(Service):
         everybody_waits = len(self._waiting) == len(self._training)
         if serving.late != "block" or serving.max_staleness is None or everybody_waits:
             return True
-        others = self._training.difference(group)
-        slack = sorted(self._versions[worker] + serving.max_staleness - self._version for worker in others)
-        return all(place < serving.gather * left for place, left in enumerate(slack))
+        left = sorted(serving.max_staleness - self._age(worker) for worker in self._training.difference(group))
+        in_time = [updates for updates in left if updates >= 0]
+        return all(place < serving.gather * updates for place, updates in enumerate(in_time))
 
     def _update_with(self, group: Sequence[int]) -> None:
         self._begin()
@@ -363,7 +365,7 @@ def _post_if_there(post: Post, tensor: Tensor, worker: int, group: dist.ProcessG
 
 
 def _wait_if_there(works: Sequence[dist.Work]) -> bool:
-    """Wait; False if there is nothing, or the worker goes. Nobody does in the simulated engine: its errors are others."""
+    """Wait; False if there is nothing, or the worker goes. Simulated ranks are never gone: their errors are others."""
     try:
         wait_all(works)
     except RuntimeError:

@@ -18,6 +18,7 @@ VARIANTS = {
         "synchronous:overlap=false,bucket_size=none,exchange=tree",
         "synchronous:bucket_size=none,exchange=hierarchical",
     ],
+    "abs_sgd": ["abs_sgd:micro_batch=16,most=2", "abs_sgd:micro_batch=1,least=2,most=4"],
     "adascale": [
         "adascale",
         "adascale:exchange=ring,bucket_size=64B",
@@ -41,7 +42,7 @@ VARIANTS = {
         "dear:neighbours=1",
         "dear:neighbours=2,exchange=ring",
         "dear:threshold=60B,exchange=ring",
-        "dear:threshold=1MB,exchange=measured,tune=true",
+        "dear:threshold=1MB,tune=true",  # exchange=measured: in the tests of its card
     ],
     "local_sgd": ["local_sgd:period=2", "local_sgd:period=1", "local_sgd:period=3,switch=2,weights=equal"],
     "cocod_sgd": ["cocod_sgd:period=2", "cocod_sgd:period=1"],  # sampling=proportional: in the tests of its card
@@ -61,12 +62,12 @@ VARIANTS = {
     "adpsgd": [
         "adpsgd",
         "adpsgd:graph=ring,averages_per_step=1,steps_per_average=1",
-        "adpsgd:steps_per_average=2,hierarchical=true",
+        "adpsgd:hierarchical=true",
     ],
     "async_sgd": [
         "async_sgd",
-        "async_sgd:step=static,kappa=0.5",
-        "async_sgd:max_staleness=2,late=block",
+        "async_sgd:step=constant",
+        "async_sgd:max_staleness=2,late=block,step=constant",
         "async_sgd:max_staleness=1,step=per_update",
         "async_sgd:gather=2,max_staleness=0,step=decaying",
         "async_sgd:gather=none",
@@ -78,11 +79,23 @@ VARIANTS = {
         "apam:rule=sgd",
         "apam:max_delay=3",
     ],
+    "compressed": [
+        "compressed",
+        "compressed:codec=bf16,exchange=gather_sum,error_feedback=true",
+        "compressed:codec=random_k,density=0.5,error_feedback=true,bucket_size=64B",
+        "compressed:codec=qsgd,levels=2,exchange=gather_sum,bucket_size=1B",
+        "compressed:codec=terngrad_shared,bucket_size=64B,overlap=false",
+        "compressed:codec=sign,exchange=gather_sum",
+    ],
+    "top_k": ["top_k", "top_k:density=0.3,bucket_size=64B", "top_k:density=0.5,feedback=none,overlap=false"],
+    "gtop_k": ["gtop_k", "gtop_k:density=0.3,bucket_size=64B", "gtop_k:density=0.3,feedback=none,overlap=false"],
+    "qsgd": ["qsgd", "qsgd:levels=127,block=4,bucket_size=64B", "qsgd:levels=1,overlap=false"],
+    "terngrad": ["terngrad", "terngrad:scaler=own,bucket_size=64B", "terngrad:bucket_size=1B,overlap=false"],
+    "sign_sgd": ["sign_sgd", "sign_sgd:bucket_size=64B", "sign_sgd:kind=majority,overlap=false"],
 }
 
 # On real processes one setting of each kind is enough: the numbers are checked on the simulated engine.
 REAL_VARIANTS = [
-    "adascale:exchange=ring,bucket_size=64B",
     "async_sgd:gather=none",
     "synchronous:bucket_size=64B",
     "synchronous:bucket_size=64B,exchange=ring",
@@ -90,11 +103,11 @@ REAL_VARIANTS = [
     "parameter_server:servers=2,shard=tensors,overlap=true",
     "peer_to_peer",
     "peer_to_peer:kind=broadcast,sends=all_at_once",
-    "local_sgd:period=2,switch=1",
-    "cocod_sgd:period=1",
-    "dasgd:period=2,kept=0.5",
-    "diloco:period=2,outer_lr=0.5,momentum=0.5",
+    "dear:neighbours=1",
     "dpsgd:graph=exponential",
+    "top_k:density=0.2,bucket_size=64B",
+    "gtop_k:density=0.2,bucket_size=64B",
+    "sign_sgd:bucket_size=64B",
 ]
 
 
