@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -230,6 +231,28 @@ def test_counters_survive_a_restart_in_mid_period():
             rest = run(SimulatedEngine(), Steps(strategy, task, 9 - before, 8, states), 2).results
             for mine, full in zip(rest, whole, strict=True):
                 assert all(map(torch.equal, mine["weights"], full["weights"])), (text, before)
+
+
+@dataclass(frozen=True)
+class Several:
+    """`main(ctx)`: several trainings, one after another, in the same processes."""
+
+    texts: tuple[str, ...]
+
+    def __call__(self, ctx):
+        return [Steps(parse(text), Curve(), 5, 8)(ctx) for text in self.texts]
+
+
+@pytest.mark.multi
+def test_real_processes_give_the_weights_of_simulated_ones():
+    """Two workers, so that sums have one order only; with averages in flight when the state is taken, after 5 steps."""
+    main = Several((*ALL, "local_sgd:period=2,switch=3", "dasgd:period=4,delay=3"))
+    real = RealEngine("cpu").run(main, CLUSTER, workers=2).results
+    simulated = SimulatedEngine().run(main, CLUSTER, workers=2).results
+    for rank in (0, 1):
+        for text, mine, other in zip(main.texts, real[rank], simulated[rank], strict=True):
+            assert mine["losses"] == other["losses"], text
+            assert all(map(torch.equal, mine["weights"], other["weights"])), text
 
 
 # In a loop
