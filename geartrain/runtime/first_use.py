@@ -86,7 +86,8 @@ class FirstUse:
                 self._holders.setdefault(parameter, []).append(module)
         self._group_of: Mapping[nn.Parameter, int] = {}
         self._needed: dict[nn.Module, int] = {}
-        self._ran: set[nn.Module] | None = set()  # None once the first step is over
+        self._ran: set[nn.Module] = set()  # in this step
+        self._learned = False
         self._hooks: dict[nn.Module, RemovableHandle] = {
             module: module.register_forward_pre_hook(self._runs) for module in self._modules.values()
         }
@@ -102,24 +103,31 @@ class FirstUse:
             if not self._holders[parameter]:
                 self.at_once = max(group, self.at_once)
 
-    def learn(self, used: Iterable[nn.Parameter]) -> None:
-        """The first step is over, in which these parameters were used. Later calls change nothing."""
-        if self._ran is None:
-            return
+    def announced(self, parameter: nn.Parameter) -> bool:
+        """Whether a module that stands for this parameter has run in this step; in the first step nobody knows."""
+        holders = self._holders[parameter]
+        return not (self._learned and holders) or not self._ran.isdisjoint(holders)
+
+    def end_step(self, used: Iterable[nn.Parameter]) -> None:
+        """A step is over; the first one shows for which of the parameters that it used other modules stand."""
+        if not self._learned:
+            self._learned = True
+            self._learn(used)
+        self._ran.clear()
+
+    def _learn(self, used: Iterable[nn.Parameter]) -> None:
         names = {module: name for name, module in self._modules.items()}
         for parameter in used:
             holders = self._holders[parameter]
-            if not self._ran.intersection(holders):
+            if self._ran.isdisjoint(holders):
                 around = [self._around(names[module]) for module in holders]
                 self._holders[parameter] = [module for module in around if module is not None]
-        self._ran = None
         self.assign(self._group_of)
         for module in [module for module in self._hooks if module not in self._needed]:
             self._hooks.pop(module).remove()
 
     def _around(self, name: str) -> nn.Module | None:
         """The nearest module around one that ran."""
-        assert self._ran is not None, "asked in the first step"
         while name:
             name = name.rpartition(".")[0]
             if self._modules[name] in self._ran:
@@ -130,8 +138,7 @@ class FirstUse:
         # A re-entrant checkpoint runs forward without gradients, too: that is training, and needs what training needs.
         if not (torch.is_grad_enabled() or module.training):
             return
-        if self._ran is not None:
-            self._ran.add(module)
+        self._ran.add(module)
         if module in self._needed:
             self._need(self._needed[module])
 

@@ -237,7 +237,8 @@ class _DeARWorker(Worker):
         batch = on_device(batches.take(), ctx.device)
         pipeline.buckets.begin()
         loss = self._task.loss(self.model, batch)
-        pipeline.settle_unused()
+        if pipeline.waits(self._witness):
+            pipeline.settle_unused()
         if not ctx.meta and is_poisoned(self._witness):
             # Some worker's loss was not finite in the step before, and it is gone by now.
             return StepResult(None, batch.num_samples, updates=0)

@@ -137,32 +137,49 @@ def all_reduce_time(startup: float, per_byte: float, nbytes: float) -> float:
     return startup + per_byte * nbytes
 
 
-def gain_over_buckets(
-    workload: str, alone: float, batch: int, startup: float, per_byte: float, threshold: float = 25e6
+def fused_step(
+    method: Literal["wfbp", "dear"],
+    workload: str,
+    alone: float,
+    batch: int,
+    startup: float,
+    per_byte: float,
+    threshold: float = 25e6,
 ) -> float:
-    """Step time of wait-free backpropagation with fused gradients over that of DeAR with groups of the same size.
+    """Seconds of a step in which neighbouring modules are fused, with all-reduces of a + b * bytes.
 
-    Both with all-reduces of a + b * bytes, one after another, and halves of half of that; computing, without updates,
-    in proportion to the layers' work.
+    Both methods have the same groups; halves take half of an all-reduce. Computing, without updates, is in proportion
+    to the layers' work.
 
     Args:
+        method: "wfbp": whole all-reduces behind backward, wait-free backpropagation; "dear".
         workload: name of a preset.
         alone: samples per second of one worker alone.
         batch: samples of a worker.
-        startup, per_byte: a and b of the cluster.
-        threshold: bytes of a group, or of a bucket.
+        startup, per_byte: a in seconds and b in seconds per byte.
+        threshold: bytes of a group.
     """
     shape = get_workload(workload)
     forward, backward = _layers_alone(workload, batch, batch / alone)
     groups = module_groups(shape, round(threshold), None)
     sizes = [sum(shape.parameters[i].numel for i in group) * shape.element_size for group in groups]
     whole = [all_reduce_time(startup, per_byte, size) for size in sizes]
-    halves = [seconds / 2 for seconds in whole]
-    used = layers_of(shape, groups)
-    apart = Groups(layers=used, scatter=halves, gather=halves, update=[0.0] * len(groups))
-    # The same groups in one piece, all of it behind backward: wait-free backpropagation.
-    fused = Groups(layers=used, scatter=whole, gather=[0.0] * len(groups), update=[0.0] * len(groups))
-    return timeline(forward, backward, fused).seconds / timeline(forward, backward, apart).seconds
+    behind = {"wfbp": 1.0, "dear": 0.5}[method]
+    rows = Groups(
+        layers=layers_of(shape, groups),
+        scatter=[behind * seconds for seconds in whole],
+        gather=[(1 - behind) * seconds for seconds in whole],
+        update=[0.0] * len(groups),
+    )
+    return timeline(forward, backward, rows).seconds
+
+
+def gain_over_buckets(
+    workload: str, alone: float, batch: int, startup: float, per_byte: float, threshold: float = 25e6
+) -> float:
+    """How many times faster than wait-free backpropagation with the same groups, see `fused_step`."""
+    setting = (workload, alone, batch, startup, per_byte, threshold)
+    return fused_step("wfbp", *setting) / fused_step("dear", *setting)
 
 
 @lru_cache(maxsize=8)

@@ -131,7 +131,7 @@ class Pipeline:
         self._since: float | None = None
         self.weight, self.unused = 1.0, frozenset[nn.Parameter]()
         self.buckets, self._groups = self._lay_out()
-        self._pending = self._late = len(self._groups)
+        self._pending = len(self._groups)
 
     # --- layout -----------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Pipeline:
 
     def arrived(self, parameter: nn.Parameter, *, last: bool = True) -> None:
         """A gradient is complete, in the last backward of a step or an earlier one that only adds to it."""
-        if self._group_of[parameter] >= min(self._pending, self._late):
+        if not self._first_use.announced(parameter):
             raise RunError(self._stale(parameter), rank=self._ctx.rank)
         self._used.add(parameter)
         self.buckets.adopt(parameter)
@@ -183,8 +183,8 @@ class Pipeline:
     def _stale(self, parameter: nn.Parameter) -> str:
         name = next(name for name, own in self._model.named_parameters() if own is parameter)
         return (
-            f"{name} was used in forward before the update that it waited for: the module that owns it did not run, "
-            "and in the first step it was not used at all.\n"
+            f"{name} was used in forward while its update was pending: the module that owns it did not run, and in the "
+            "first step it was not used at all.\n"
             "  let the module that owns a parameter run where the parameter is used, or use synchronous"
         )
 
@@ -196,7 +196,7 @@ class Pipeline:
         """Backward is over: start what has not been started, with zeros for what got no gradient."""
         self.settle_unused()
         self.buckets.flush()
-        self._first_use.learn(self._used)
+        self._first_use.end_step(self._used)
 
     def _scatter(self, bucket: Bucket) -> None:
         if self.weight != 1:
@@ -215,7 +215,7 @@ class Pipeline:
         # A scheduler may change them before the update, which belongs to this step.
         groups = self._optimizer.param_groups
         self._settings = [{key: _kept(value) for key, value in g.items() if key != "params"} for g in groups]
-        self._pending, self._late = 0, len(self._groups)
+        self._pending = 0
         self._groups[0].gather(self._lane)
         self._need(self._first_use.at_once)
         if self.tuner:
@@ -249,9 +249,12 @@ class Pipeline:
         for parameter, gradient in held:
             parameter.grad = gradient
 
+    def waits(self, parameter: nn.Parameter) -> bool:
+        """Whether an update of this parameter is pending."""
+        return self._group_of[parameter] >= self._pending
+
     def settle_unused(self) -> None:
         """Forward is over: update the groups that it did not need."""
-        self._late = min(self._late, self._pending)
         self._need(len(self._groups) - 1)
 
     def settle(self) -> None:
@@ -284,7 +287,7 @@ class Pipeline:
         self.tuner.use(value)
         self.buckets.close()
         self.buckets, self._groups = self._lay_out()
-        self._pending = self._late = len(self._groups)
+        self._pending = len(self._groups)
 
     def close(self) -> None:
         """Remove all hooks, let go of the gradients, end the lane."""
