@@ -19,14 +19,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from geartrain.engines.launch import GRACE, PRELOAD, Outcome, one_thread_each
 from geartrain.engines.rank_process import Job, ending_path, read_endings, read_steps, run_rank
 from geartrain.engines.standstill import tell_lost
 
 _HOST = "127.0.0.1"
-_PREFIX = "/worker/attempt_0"  # where ranks of torchrun's first attempt look into the launcher's store
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -52,7 +51,7 @@ def start_survivors(job: Job, prefix_output: bool, outcome: Outcome) -> None:
                 for rank in range(len(job.roles)):
                     processes[rank] = context.Process(target=_run, args=(job, _told(job, rank, store.port)))
                     processes[rank].start()
-            _attend(job, dict(processes), PrefixStore(_PREFIX, store), outcome)
+            _attend(job, dict(processes), store, outcome)
     except _SignalReceived as received:
         outcome.interrupted = str(received)
     except KeyboardInterrupt:
