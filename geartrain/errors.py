@@ -7,6 +7,7 @@
     │   ├── ClusterError             a cluster file or value that cannot be
     │   ├── PlacementError           the cluster has too few devices or nodes for what shall run
     │   ├── StrategyError            a strategy text or a hyperparameter that cannot be (also a ValueError)
+    │   │   └── IncompatibleParts    parts of a strategy that do not fit together; names those that do
     │   ├── TaskError                a task, batch or output folder that cannot be used
     │   └── ScriptError              a script that cannot run on this engine; names its line and the change to make
     └── RunError                     something went wrong while ranks were running; carries rank and step where known
@@ -66,6 +67,10 @@ class PlacementError(ConfigurationError):
 
 class StrategyError(ConfigurationError, ValueError):
     """A strategy text or hyperparameter that cannot be."""
+
+
+class IncompatibleParts(StrategyError):
+    """Parts of a strategy that do not fit together; the message names those that do."""
 
 
 class TaskError(ConfigurationError):

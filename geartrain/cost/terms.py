@@ -34,6 +34,7 @@ class Cost:
 
     Attributes:
         compute: seconds in which the worker's device computes (forward, backward, update).
+        codec: seconds in which it encodes and decodes what is sent, beside that.
         exposed_communication: seconds in which the worker stands still while bytes are in flight.
         wait: seconds in which the worker stands still for another rank.
         hidden_communication: seconds of communication that run beside compute.
@@ -43,6 +44,7 @@ class Cost:
     """
 
     compute: float = 0.0
+    codec: float = 0.0
     exposed_communication: float = 0.0
     wait: float = 0.0
     hidden_communication: float = 0.0
@@ -53,4 +55,4 @@ class Cost:
     @property
     def step_time(self) -> float:
         """Seconds per step: what computes plus what is exposed."""
-        return self.compute + self.exposed_communication + self.wait
+        return self.compute + self.codec + self.exposed_communication + self.wait

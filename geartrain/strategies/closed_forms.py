@@ -1,24 +1,20 @@
-"""What the strategies' `cost()` share: compute of the slowest worker, messages that travel at once, sums and updates.
-
-time of messages that start together = max over messages of (latency of the route + max over its links of (bytes on the
-link / its rate)), which is exact where the busiest link is the same for all or nothing contends.
-"""
+"""What the strategies' `cost()` share: compute of the slowest worker, sums and updates, and when transfers end."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Device
+from geartrain.cost import own_collectives, placed
 from geartrain.cost.compute import ComputeModel, StepTimes, Work, step_times, update_work
+from geartrain.cost.placed import Flow as Flow
+from geartrain.cost.placed import travel as travel
+from geartrain.cost.terms import Cost, Traffic
 from geartrain.workload.spec import UNUSED, Workload
-
-Flow = tuple[int, int, int]
-"""Sender, receiver, bytes."""
 
 
 def share(batch: int, num_workers: int, rank: int) -> int:
@@ -32,12 +28,14 @@ class Compute:
 
     Attributes:
         forward: of the whole model.
+        forwards: of each layer, in forward order.
         backward: per layer, in forward order.
         update: of all parameters.
         samples: how many samples that worker has.
     """
 
     forward: float
+    forwards: tuple[float, ...]
     backward: tuple[float, ...]
     update: float
     samples: int
@@ -48,23 +46,59 @@ class Compute:
         return reduce(add, reversed(self.backward), self.forward)
 
 
-def slowest(workload: Workload, place: Placement, batch: int, model: ComputeModel, *, buckets: bool = True) -> Compute:
+@dataclass(frozen=True)
+class Merge:
+    """What averaging models moves in a worker's memory, beside the all-reduce.
+
+    Attributes:
+        passes: how many times all parameters are read or written.
+        kernels: in how many kernels.
+        copies: of the model that it keeps.
+    """
+
+    passes: int
+    kernels: int
+    copies: int
+
+
+def slowest(
+    workload: Workload,
+    place: Placement,
+    batch: int,
+    model: ComputeModel,
+    *,
+    buckets: bool = True,
+    shares: Sequence[int] | None = None,
+) -> Compute:
     """The worker whose forward, backward and update take longest. Jitter and stragglers are not in a closed form.
 
     Args:
         model: prices what devices compute.
         buckets: gradients are moved into flat tensors.
+        shares: samples of each worker; equal ones unless given.
     """
+    if shares is None:
+        shares = [share(batch, place.num_workers, rank) for rank in range(place.num_workers)]
     found: dict[tuple[Device, float, int], tuple[StepTimes, float, int]] = {}
-    for rank in range(place.num_workers):
-        device, speed, samples = place.device(rank), place.speed(rank), share(batch, place.num_workers, rank)
+    for rank, samples in enumerate(shares):
+        device, speed = place.device(rank), place.speed(rank)
         if (device, speed, samples) not in found:
             times = step_times(workload, device, samples, model)
             times = _with_buckets(times, workload, device, model) if buckets else times
             found[device, speed, samples] = (times, speed, samples)
     times, speed, samples = max(found.values(), key=lambda entry: entry[0].total / entry[1])
     backward = tuple(seconds / speed for seconds in times.backward)
-    return Compute(sum(times.forward) / speed, backward, times.update / speed, samples)
+    forwards = tuple(seconds / speed for seconds in times.forward)
+    return Compute(sum(times.forward) / speed, forwards, backward, times.update / speed, samples)
+
+
+def speeds(workload: Workload, place: Placement, batch: int, model: ComputeModel) -> list[float]:
+    """Samples per second of each worker alone with its equal share of the batch."""
+    found = []
+    for rank in range(place.num_workers):
+        samples = share(batch, place.num_workers, rank)
+        found.append(samples * place.speed(rank) / step_times(workload, place.device(rank), samples, model).total)
+    return found
 
 
 def _with_buckets(times: StepTimes, workload: Workload, device: Device, model: ComputeModel) -> StepTimes:
@@ -77,17 +111,70 @@ def _with_buckets(times: StepTimes, workload: Workload, device: Device, model: C
     return StepTimes(times.forward, tuple(backward), times.update)
 
 
-def travel(place: Placement, flows: Iterable[Flow]) -> float:
-    """Seconds until messages that start together have all arrived; empty ones are not sent."""
-    load: dict[int, int] = defaultdict(int)
-    routes = []
-    for source, target, nbytes in flows:
-        if nbytes:
-            routes.append(place.route(source, target))
-            for link in routes[-1].links:
-                load[link] += nbytes
-    busy = {link: nbytes / place.links[link].capacity for link, nbytes in load.items()}
-    return max((route.latency + max((busy[k] for k in route.links), default=0.0) for route in routes), default=0.0)
+def native_collective(place: Placement, kind: str, numel: int, workload: Workload) -> tuple[float, tuple[Traffic, ...]]:
+    """Seconds of a backend's own collective of so many elements, and what each worker sends in it."""
+    return placed.native_collective(place, kind, numel * workload.element_size, workload.element_size)
+
+
+def native_all_reduce(place: Placement, numel: int, workload: Workload) -> tuple[float, tuple[Traffic, ...]]:
+    """`native_collective` for an all-reduce."""
+    return native_collective(place, "all_reduce", numel, workload)
+
+
+def own_collective(
+    place: Placement, kind: str, algorithm: str, numel: int, workload: Workload, model: ComputeModel
+) -> tuple[float, tuple[Traffic, ...]]:
+    """Seconds of a collective written in sends and receives, and what each worker sends in it.
+
+    Args:
+        kind, algorithm, numel: see `geartrain.cost.own_collectives`.
+    """
+    call = (kind, algorithm, numel, workload.element_size, place.nodes[: place.num_workers])
+    seconds = sum(_stage_time(stage, place, workload, model) for stage in own_collectives.stages(*call))
+    return seconds, own_collectives.traffic(*call)
+
+
+def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload, model: ComputeModel) -> float:
+    """Seconds of rounds alike: the messages of a round at once, then adding what has arrived."""
+    seconds = travel(place, stage.messages)
+    if stage.adds:
+        arrived = [(target, nbytes // workload.element_size) for _, target, nbytes in stage.messages]
+        seconds += max((reduce_time(place, *one, workload, model) for one in arrived), default=0.0)
+    return stage.count * seconds
+
+
+def local_updates(
+    workload: Workload,
+    place: Placement,
+    compute: Compute,
+    model: ComputeModel,
+    *,
+    period: int,
+    hidden_steps: int,
+    merge: Merge,
+    notes: Sequence[str] = (),
+) -> Cost:
+    """The mean step of a method that averages models every `period` steps, in one all-reduce.
+
+        round = period * t_c + merge + max(0, A - hidden_steps * t_c),    t_c a step, A the all-reduce
+
+    Args:
+        compute: of the slowest worker.
+        hidden_steps: steps that are taken while an average travels.
+        merge: what averaging moves in memory.
+    """
+    step = compute.gradient + compute.update
+    seconds, sent = native_all_reduce(place, workload.num_parameters, workload)
+    exposed = max(0.0, seconds - hidden_steps * step)
+    merging = passes_time(place, merge.passes, merge.kernels, workload, model) if place.num_workers > 1 else 0.0
+    return Cost(
+        compute=step + merging / period,
+        exposed_communication=exposed / period,
+        hidden_communication=(seconds - exposed) / period,
+        sent=tuple(traffic.per(period) for traffic in sent),
+        memory=worker_memory(workload, compute.samples, averaging=merge.copies * workload.gradient_bytes),
+        notes=tuple(notes),
+    )
 
 
 def reduce_time(place: Placement, rank: int, numel: int, workload: Workload, model: ComputeModel) -> float:
@@ -106,6 +193,13 @@ def update_time(
     kernels = round(whole.num_kernels * num_tensors / len(workload.parameters))
     work = Work("update", whole.flop * part, whole.nbytes * part, workload.dtype, max(1, kernels))
     return work_time(work, place, rank, model) if numel else 0.0
+
+
+def passes_time(place: Placement, passes: float, kernels: int, workload: Workload, model: ComputeModel) -> float:
+    """Seconds in which the slowest worker reads or writes all parameters so many times, in so many kernels."""
+    nbytes = passes * workload.num_parameters * workload.element_size
+    work = Work("merge", flop=0.0, nbytes=nbytes, dtype=workload.dtype, num_kernels=kernels)
+    return max(work_time(work, place, rank, model) for rank in range(place.num_workers))
 
 
 def work_time(work: Work, place: Placement, rank: int, model: ComputeModel) -> float:

@@ -87,6 +87,22 @@ def check_fields(strategy: Strategy, **least: int) -> None:
             raise StrategyError(f"{strategy.name}: {key}={value!r} is too small; give {least[key]} or more")
 
 
+def check_most(strategy: Strategy, **most: float) -> None:
+    """Refuse numbers above the largest one given; None passes."""
+    for key, largest in most.items():
+        value = getattr(strategy, key)
+        if value is not None and not value <= largest:
+            raise StrategyError(f"{strategy.name}: {key}={value!r} is too large; give {largest} or less")
+
+
+def check_share(strategy: Strategy, *keys: str) -> None:
+    """Refuse what is no share of a whole, above 0 and at most 1; None passes."""
+    for key in keys:
+        value = getattr(strategy, key)
+        if value is not None and not 0 < value <= 1:
+            raise StrategyError(f"{strategy.name}: {key}={value!r} is no share; give a number above 0 and at most 1")
+
+
 def describe(kind: type[Strategy]) -> dict[str, str]:
     """Key -> what may stand there and its default, for lists."""
     hints = _hints(kind)

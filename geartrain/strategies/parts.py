@@ -1,0 +1,241 @@
+"""Strategies made of parts: a codec, an exchange, what becomes of what is not sent, and buckets.
+
+A recipe names its parts and hands them to `bind_parts`, `attach_parts` and `parts_cost`. Parts that do not fit are
+refused when the strategy is made, with the ones that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.optim import SGD, Optimizer
+
+from geartrain.cluster.placement import Placement
+from geartrain.codecs.base import Algebra, Codec, Flat
+from geartrain.codecs.dense import Cast, Dense
+from geartrain.codecs.error_feedback import ErrorFeedback
+from geartrain.codecs.momentum_correction import MomentumCorrection
+from geartrain.codecs.qsgd import QSGD
+from geartrain.codecs.random_k import RandomK
+from geartrain.codecs.sign import ScaledSign, Sign
+from geartrain.codecs.terngrad import SharedTernGrad, TernGrad
+from geartrain.codecs.top_k import TopK
+from geartrain.cost.compute import ComputeModel
+from geartrain.cost.terms import Cost, Traffic
+from geartrain.errors import IncompatibleParts, StrategyError
+from geartrain.exchange.all_reduce import AllReduce
+from geartrain.exchange.base import Exchange
+from geartrain.exchange.gather_sum import GatherSum
+from geartrain.exchange.gtopk_tree import GTopKTree
+from geartrain.exchange.pipeline import BucketCost, GradientPipeline, bucket_cost, flats_of
+from geartrain.runtime.attachment import Alone, Attachment, Loop
+from geartrain.runtime.buckets import Layout, deal
+from geartrain.runtime.context import Context
+from geartrain.runtime.counting import Price
+from geartrain.runtime.worker import Task, Worker
+from geartrain.strategies import closed_forms
+from geartrain.strategies.bucket_times import Timeline, price_on, timeline
+from geartrain.strategies.gradient_worker import GradientLoop, GradientWorker
+from geartrain.workload.spec import Workload
+
+Feedback = Literal["none", "error_feedback", "momentum_correction"]
+
+CODECS: dict[str, Codec] = {
+    codec.name: codec
+    for codec in (
+        Dense(),
+        Cast(dtype=torch.float16),
+        Cast(dtype=torch.bfloat16),
+        TopK(),
+        RandomK(),
+        QSGD(),
+        TernGrad(),
+        SharedTernGrad(),
+        Sign(),
+        ScaledSign(),
+    )
+}
+"""All codecs by name, with their own settings."""
+
+EXCHANGES: dict[str, Exchange] = {exchange.name: exchange for exchange in (AllReduce(), GatherSum(), GTopKTree())}
+"""All exchanges by name."""
+
+_SENDS: dict[Algebra, str] = {
+    "sum": "numbers that add up",
+    "gather": "packed numbers that do not add up",
+    "pairs": "(value, place) pairs that do not add up element by element",
+}
+_TAKES = {
+    "all_reduce": "adds up what workers send",
+    "gather_sum": "hands everybody's payload to everybody",
+    "gtopk_tree": "merges (value, place) pairs",
+}
+# Codecs that send the gradient but for a part that is smaller than it: what is left out does not grow.
+_FEEDBACK = ("fp16", "bf16", "top_k", "random_k", "scaled_sign")
+_NO_FEEDBACK = {
+    "none": "leaves nothing out",
+    "sign": "sends votes without a size, from which nothing can be subtracted",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a compressed strategy is made of.
+
+    Attributes:
+        codec: what goes on the wire.
+        exchange: who gets it from whom.
+        feedback: "error_feedback": what was left out is added to the next gradient; "momentum_correction": the
+            optimizer's momentum is applied to it, too, before the codec chooses.
+        bucket_size: bytes of gradients with which a bucket is closed; none: one bucket.
+        overlap: buckets are started during backward.
+    """
+
+    codec: Codec
+    exchange: Exchange
+    feedback: Feedback = "none"
+    bucket_size: int | None
+    overlap: bool
+
+    def check(self, given: object) -> None:
+        """IncompatibleParts where they do not fit.
+
+        Args:
+            given: the strategy, for the message.
+        """
+        codec, exchange = self.codec, self.exchange
+        if codec.algebra not in exchange.accepts:
+            exchanges = [name for name, other in EXCHANGES.items() if codec.algebra in other.accepts]
+            codecs = [name for name, other in CODECS.items() if other.algebra in exchange.accepts]
+            raise IncompatibleParts(
+                f"{exchange.name} {_TAKES[exchange.name]}, but {codec.name} sends {_SENDS[codec.algebra]}.\n"
+                f"  given:  {given}\n"
+                f"  fits:   exchange={' or '.join(exchanges)};   or codec={', '.join(codecs)}"
+            )
+        if self.feedback == "error_feedback" and codec.name not in _FEEDBACK:
+            why = _NO_FEEDBACK.get(codec.name, "may be off by more than the gradient itself, so that errors would grow")
+            raise IncompatibleParts(
+                f"error feedback needs a codec that leaves a part of the gradient out, but {codec.name} {why}.\n"
+                f"  given:  {given}\n"
+                f"  fits:   codec={', '.join(_FEEDBACK)};   or no error feedback"
+            )
+        if self.feedback == "momentum_correction" and codec.algebra != "pairs":
+            raise IncompatibleParts(
+                f"momentum correction clears the momentum of what was sent, but {codec.name} does not say which "
+                f"elements these are.\n  given:  {given}\n  fits:   codec=top_k;   or no momentum correction"
+            )
+
+    def check_workers(self, num_workers: int) -> None:
+        """StrategyError for more workers than payloads can be summed of."""
+        most = self.codec.most_workers
+        if most is not None and num_workers > most:
+            raise StrategyError(
+                f"{self.codec.name} sums its payloads in a byte, which holds {most} workers, not {num_workers}.\n"
+                f"  use at most {most} workers, or codec=terngrad with exchange=gather_sum"
+            )
+
+    def whole_codec(self, momentum: float) -> Codec:
+        """The codec with its feedback; momentum is for momentum correction alone."""
+        if self.feedback == "error_feedback":
+            return ErrorFeedback(inner=self.codec)
+        if self.feedback == "momentum_correction":
+            return MomentumCorrection(inner=self.codec, momentum=momentum)
+        return self.codec
+
+    def open(self, ctx: Context, layouts: Sequence[Layout], optimizer: Optimizer) -> GradientPipeline:
+        """The running parts of one worker; takes the optimizer's momentum away where it is applied before."""
+        momentum = _take_momentum(optimizer) if self.feedback == "momentum_correction" else 0.0
+        codec = self.whole_codec(momentum)
+        return GradientPipeline(ctx, codec, self.exchange, flats_of(layouts), overlap=self.overlap)
+
+
+def bind_parts(parts: Parts, ctx: Context, task: Task) -> Worker:
+    """A worker that trains a task with these parts."""
+    return GradientWorker(
+        ctx,
+        task,
+        bucket_size=parts.bucket_size,
+        overlap=parts.overlap,
+        make=lambda layouts, optimizer: parts.open(ctx, layouts, optimizer),
+    )
+
+
+def attach_parts(parts: Parts, ctx: Context, loop: Loop) -> Attachment:
+    """These parts in a user's loop."""
+    if ctx.num_workers == 1:
+        return Alone()
+    return GradientLoop(
+        ctx,
+        loop,
+        bucket_size=parts.bucket_size,
+        overlap=parts.overlap,
+        make=lambda layouts, optimizer: parts.open(ctx, layouts, optimizer),
+    )
+
+
+def _take_momentum(optimizer: Optimizer) -> float:
+    """The optimizer's momentum, which it has no more afterwards."""
+    momenta = {float(group.get("momentum") or 0.0) for group in optimizer.param_groups}
+    plain = all(not group.get("nesterov") and not group.get("dampening") for group in optimizer.param_groups)
+    if not isinstance(optimizer, SGD) or len(momenta) != 1 or not plain or not 0 < min(momenta) < 1:
+        raise IncompatibleParts(
+            "momentum correction applies the optimizer's momentum before compression, and this optimizer "
+            f"({type(optimizer).__name__}) has none that can be moved there.\n"
+            "  fits:   torch.optim.SGD with one momentum in (0, 1), without nesterov and dampening;   or error_feedback"
+        )
+    for group in optimizer.param_groups:
+        group["momentum"] = 0.0
+    return min(momenta)
+
+
+def parts_cost(parts: Parts, workload: Workload, place: Placement, batch: int, model: ComputeModel) -> Cost:
+    """The closed form of a step with these parts."""
+    compute = closed_forms.slowest(workload, place, batch, model)
+    memory = closed_forms.worker_memory(workload, compute.samples)
+    step = compute.gradient + compute.update
+    if place.num_workers == 1:
+        return Cost(compute=step, sent=(Traffic(),) * place.num_ranks, memory=memory)
+    groups, flats = flats_of_workload(workload, parts.bucket_size)
+    begin = compute.gradient
+    ready = closed_forms.ready_times(compute, workload, groups) if parts.overlap else [begin] * len(groups)
+    buckets = bucket_costs(parts, flats, place, price_on(place, model))
+    blocks = not parts.overlap and isinstance(parts.exchange, GTopKTree)
+    times: Timeline = timeline(ready, begin, buckets, blocks=blocks)
+    residual = sum(bucket.residual for bucket in buckets)
+    return Cost(
+        compute=step,
+        codec=times.codec,
+        exposed_communication=times.exposed,
+        hidden_communication=times.wire - times.exposed,
+        sent=tuple(sum(each, Traffic()) for each in zip(*(bucket.sent for bucket in buckets), strict=True)),
+        memory=memory | ({"residual": residual} if residual else {}),
+        notes=(f"{len(buckets)} bucket(s), exchanged one after another",),
+    )
+
+
+def bucket_costs(parts: Parts, flats: Sequence[Flat], place: Placement, price: Price) -> list[BucketCost]:
+    """The closed form of each bucket; buckets of one shape are worked out once."""
+    codec, known = parts.whole_codec(0.0), {flat: None for flat in flats}
+    costs = {flat: bucket_cost(codec, parts.exchange, flat, place, price) for flat in known}
+    return [costs[flat] for flat in flats]
+
+
+def flats_of_workload(workload: Workload, bucket_size: int | None) -> tuple[list[list[int]], list[Flat]]:
+    """What lies in which bucket: positions in `workload.parameters`, and shapes on the meta device."""
+    parameters, size = workload.parameters, workload.element_size
+    dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), bucket_size)
+    groups = [group for group in dealt if any(parameters[index].numel for index in group)]
+    sizes = [tuple(parameters[index].numel for index in group if parameters[index].numel) for group in groups]
+    dtype, device = dtype_of(workload), torch.device("meta")
+    return groups, [Flat(each, dtype, device) for each in sizes]
+
+
+_DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def dtype_of(workload: Workload) -> torch.dtype:
+    """The type of a workload's gradients."""
+    return _DTYPES[workload.dtype]
