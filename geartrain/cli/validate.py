@@ -82,7 +82,7 @@ def _check(asked: Asked, out: Path | None, show: _Show) -> tuple[dict[str, Secti
         if file is None or engine not in names:
             continue
         found = cases(file, engine, asked.quick)
-        section = not_possible(engine, found)
+        section = not_possible(engine)
         interrupted = False
         if section is None:
             with told(len(found)) as progress:

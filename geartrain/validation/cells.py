@@ -5,8 +5,10 @@ stands in `details.cells` of the sections "emulated" and "real" in `validation.j
 met, worst) and `order` (group, tau), for which see `geartrain.validation.verdict`. A cell:
 
     grid, engine, task, strategy, cluster, workers, ranks, batch, steps
-    simulated, measured     the mean step of each: step_time, compute, exposed_communication, wait, ..., the fields of
-                            `geartrain.record.means.MeanStep`; null after a failure
+    simulated, measured     the mean step after the first of each, in seconds: step_time, of each step's slowest worker;
+                            compute, exposed_communication, wait, hidden_communication, means over all workers, since
+                            workers that leave a step together take turns at being slowest; bytes_sent, messages, per
+                            worker; null after a failure
     errors                  {step_time, compute, exposed_communication, wait}: simulated - measured, as a fraction of
                             the measured step time
     bandwidth_term          seconds per step in which the busiest link carries bytes at its full rate
@@ -33,7 +35,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from geartrain.cluster import Cluster, ServicePlace
+from geartrain.cluster import Cluster, ServicePlace, load_cluster
 from geartrain.compare.cell import Result, run_cell
 from geartrain.compare.grid import Cell, Grid
 from geartrain.cost.compute import ROOFLINE, ComputeModel, Measured
@@ -41,10 +43,11 @@ from geartrain.engines.base import Engine
 from geartrain.engines.emulated import EmulatedEngine
 from geartrain.engines.real import RealEngine
 from geartrain.engines.simulated import SimulatedEngine
-from geartrain.errors import ConfigurationError
+from geartrain.errors import ConfigurationError, RunError
 from geartrain.record.files import plain, readable, write_together
 from geartrain.record.log import RunRecord
-from geartrain.record.means import MeanStep
+from geartrain.record.means import WARM_UP, MeanStep
+from geartrain.record.split import split
 from geartrain.runtime.context import Context
 from geartrain.runtime.measure import measure_table
 from geartrain.runtime.tracing import task_workload
@@ -57,7 +60,21 @@ CELLS, RUNS = "cells", "runs"
 """Folders below DIR."""
 
 _START = 4.0  # seconds that starting and ending an emulated run takes, for estimates: measured, 4 to 12 nodes
+_COMMON = "ethernet-1g"  # a cluster that can be emulated wherever anything can
 _WARM_UP, _TRIES = 10, 40  # all-reduces of 4 bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The mean step of a run; see the module."""
+
+    step_time: float
+    compute: float
+    exposed_communication: float
+    wait: float
+    hidden_communication: float
+    bytes_sent: float
+    messages: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +82,8 @@ class Outcome:
     """What came of a case; see the module. None where a run failed or the figure does not apply."""
 
     case: Case
-    simulated: MeanStep | None = None
-    measured: MeanStep | None = None
+    simulated: Step | None = None
+    measured: Step | None = None
     bandwidth_term: float | None = None
     small_collective: float | None = None
     host_busy: float | None = None
@@ -149,8 +166,8 @@ class Runner:
                 return None
             return Outcome(
                 case=case,
-                simulated=MeanStep(**found["simulated"]),
-                measured=MeanStep(**found["measured"]),
+                simulated=Step(**found["simulated"]),
+                measured=Step(**found["measured"]),
                 bandwidth_term=found["bandwidth_term"],
                 small_collective=found["small_collective"],
                 host_busy=found["host_busy"],
@@ -173,14 +190,17 @@ class Runner:
         simulated, virtual = self._one(case, "simulated", SimulatedEngine(model))
         if simulated.error or virtual is None:
             return Outcome(case=case, failed=simulated.error, interrupted=simulated.interrupted)
-        small = self._small_collective(case) if case.engine == "emulated" else None
+        try:
+            small = self._small_collective(case) if case.engine == "emulated" else None
+        except RunError as error:
+            return Outcome(case=case, failed=f"all-reduces of 4 bytes failed: {error}")
         engine = self._emulated if case.engine == "emulated" else RealEngine()
         measured, record = self._one(case, case.engine, engine)
         folders = {"simulated": simulated.out, "measured": measured.out}
         return Outcome(
             case=case,
-            simulated=simulated.mean,
-            measured=measured.mean,
+            simulated=step_of(virtual, simulated.mean),
+            measured=step_of(record, measured.mean),
             bandwidth_term=bandwidth_term(case, virtual),
             small_collective=small,
             host_busy=record.emulation.get("host_busy") if record else None,
@@ -226,6 +246,8 @@ class Runner:
         key = (case.cluster, ranks)
         if key not in self._small:
             record = self._emulated.run(small_all_reduces, case.cluster, workers=ranks, seed=case.seed)
+            if record.interrupted:
+                raise KeyboardInterrupt
             # A collective lasts until its last rank has it; the median leaves out what a busy host did to some.
             self._small[key] = statistics.median(max(times) for times in zip(*record.results, strict=True))
         return self._small[key]
@@ -260,6 +282,28 @@ class _Watched(Engine):
         return self.record
 
 
+def step_of(record: RunRecord | None, mean: MeanStep | None) -> Step | None:
+    """The mean step of a record, of which the table's mean is known."""
+    if record is None or mean is None:
+        return None
+    workers = [rank.steps for rank in split(record).ranks if rank.role == "worker"]
+    counted = (steps[min(WARM_UP, len(steps) - mean.steps) :][: mean.steps] for steps in workers)
+    shares = [one.shares for steps in counted for one in steps]
+
+    def average(phase: str) -> float:
+        return statistics.fmean(getattr(one, phase) for one in shares)
+
+    return Step(
+        step_time=mean.step_time,
+        compute=average("compute"),
+        exposed_communication=average("exposed_communication"),
+        wait=average("wait"),
+        hidden_communication=average("hidden_communication"),
+        bytes_sent=mean.bytes_sent,
+        messages=mean.messages,
+    )
+
+
 @functools.cache
 def workload_of(task: str) -> Workload:
     """The shape of a task's step."""
@@ -291,12 +335,12 @@ def estimate(case: Case) -> float:
     return 2 * _START + case.steps * step
 
 
-def check_possible(case: Case) -> str | None:
-    """Why the engine of a case cannot run here; None if it can."""
-    if case.engine == "real":
+def check_possible(engine: str) -> str | None:
+    """Why an engine cannot run here at all; None if it can."""
+    if engine == "real":
         return None
     try:
-        EmulatedEngine(ROOFLINE).run(small_all_reduces, case.cluster, workers=2)
+        EmulatedEngine().run(small_all_reduces, load_cluster(_COMMON), workers=2)
     except ConfigurationError as error:
         return str(error)
     return None

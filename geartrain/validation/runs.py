@@ -33,8 +33,8 @@ COLUMNS = (
 
 NOTE = """\
 Step times: mean over the steps after the first, of each step's slowest worker. Step error: simulated / measured - 1.
-Compute, exposed comm., wait: simulated - measured, as a share of the measured step. Bytes / 4 B: seconds in which the
-busiest link carries a step's bytes / seconds of an all-reduce of 4 bytes among as many ranks."""
+Compute, exposed comm., wait: means over all workers, simulated - measured, as a share of the measured step.
+Bytes / 4 B: seconds in which the busiest link carries a step's bytes / an all-reduce of 4 bytes among as many ranks."""
 
 
 class Progress(Protocol):
@@ -127,9 +127,9 @@ def runs_section(engine: str, file: GridFile, outcomes: Sequence[Outcome]) -> Se
     )
 
 
-def not_possible(engine: str, cases: Sequence[Case]) -> Section | None:
-    """A section that says why an engine cannot run here; None if it can, or nothing is asked of it."""
-    reason = check_possible(cases[0]) if cases else None
+def not_possible(engine: str) -> Section | None:
+    """A section that says why an engine cannot run here; None if it can."""
+    reason = check_possible(engine)
     if reason is None:
         return None
     return Section(

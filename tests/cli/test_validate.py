@@ -94,7 +94,7 @@ def test_a_tiny_cell_all_the_way_through(capsys, tmp_path, files):
     assert cell["simulated"]["bytes_sent"] == cell["measured"]["bytes_sent"] == 4 * 38_282
     parts = ("compute", "exposed_communication", "wait")
     for kind in ("simulated", "measured"):
-        assert sum(cell[kind][part] for part in parts) == pytest.approx(cell[kind]["step_time"])
+        assert 0 < sum(cell[kind][part] for part in parts) <= cell[kind]["step_time"] * (1 + 1e-9)
         assert {path.name for path in (out / cell["folders"][kind]).iterdir()} == {RUN, STEPS, TRACE}
     # A ring of two sends half the gradients, twice, over each wire.
     assert cell["bandwidth_term"] == pytest.approx(4 * 38_282 / (100e6 / 8 * 1448 / 1538), rel=1e-6)

@@ -1,9 +1,8 @@
 """Hand-made cells: what came of a case without running it."""
 
 from geartrain.cluster import load_cluster
-from geartrain.record.means import MeanStep
 from geartrain.strategies import parse
-from geartrain.validation.cells import Outcome
+from geartrain.validation.cells import Outcome, Step
 from geartrain.validation.grid import Case
 
 CLUSTER = load_cluster("ethernet-1g")
@@ -15,8 +14,7 @@ def case(strategy="synchronous", **changes):
 
 
 def step(seconds, compute=0.5, exposed=0.25, wait=0.25):
-    return MeanStep(
-        steps=2,
+    return Step(
         step_time=seconds,
         compute=compute,
         exposed_communication=exposed,

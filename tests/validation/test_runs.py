@@ -6,13 +6,17 @@ import pytest
 from rich.console import Console
 
 from geartrain.compare.grid import Cell
+from geartrain.engines.emulated import EmulatedEngine
+from geartrain.errors import ConfigurationError
+from geartrain.record.means import mean_step
+from geartrain.record.split import split
 from geartrain.validation import runs
-from geartrain.validation.cells import Outcome, Runner, bandwidth_term
+from geartrain.validation.cells import Outcome, Runner, bandwidth_term, step_of
 from geartrain.validation.grid import FOLDER, GRID_FILE, load_grids
 from geartrain.validation.runs import COLUMNS, describe, run_cases, runs_section
 from geartrain.validation.section import Section
 from geartrain.validation.table import print_section, section_table, validation_json
-from tests.record.logs import record
+from tests.record.logs import Blocked, rank, record
 from tests.validation.outcomes import case, outcome
 
 FILE = load_grids(FOLDER / GRID_FILE)
@@ -137,12 +141,26 @@ def test_ctrl_c_leaves_what_had_ended(tmp_path, monkeypatch):
 
 
 def test_an_engine_that_cannot_run_here_says_so(monkeypatch):
-    monkeypatch.setattr(runs, "check_possible", lambda one: "no network namespaces here")
-    found = runs.not_possible("emulated", [case()])
+    def refused(self, *args, **options):
+        raise ConfigurationError("no network namespaces here")
+
+    monkeypatch.setattr(EmulatedEngine, "run", refused)
+    found = runs.not_possible("emulated")
     assert found.missed == 0 and "no network namespaces here" in found.notes[0]
-    assert runs.not_possible("emulated", []) is None
+    assert runs.not_possible("real") is None
 
 
 def test_a_failed_cell_in_one_line():
     assert describe(Outcome(case=case(), failed="lost\nmore")).endswith("ethernet-1g: failed: lost")
     assert describe(outcome(1.1, 1.0)).endswith("1.1 s simulated, 1 s measured, +10.0%")
+
+
+def test_phases_are_means_over_the_workers_and_the_step_is_its_slowest_workers():
+    """In step 1 rank 0 computes for 3 s and waits for 1 s, rank 1 computes for 6 s; step 0 warms up."""
+    first = rank(0, blocked=[Blocked(1.0, 2.0, None, "", "queue")], steps=[(0.0, 1.0), (1.0, 5.0)])
+    second = rank(1, steps=[(0.0, 1.0), (1.0, 7.0)])
+    server = rank(2, steps=[(0.0, 1.0), (1.0, 9.0)], role="server")
+    run = record(first, second, server)
+    found = step_of(run, mean_step(split(run)))
+    assert (found.step_time, found.compute, found.wait, found.exposed_communication) == (6.0, 4.5, 0.5, 0.0)
+    assert step_of(None, None) is None
