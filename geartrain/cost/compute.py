@@ -62,7 +62,8 @@ def _flops(device: Device, dtype: str) -> float:
     for known, rate in rates.items():
         if known == dtype:
             return rate
-    if (device.name, dtype) not in _told and dtype != "fp32":
+    # Whole numbers that no matrix unit multiplies run at the rate of fp32 everywhere, so there is nothing to tell.
+    if (device.name, dtype) not in _told and dtype not in ("fp32", "int8"):
         _told.add((device.name, dtype))
         message = f"device {device.name!r} gives no compute rate for {dtype}; its rate for fp32 is used"
         warnings.warn(message, stacklevel=2)

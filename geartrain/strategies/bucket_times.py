@@ -12,11 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from geartrain.cluster.placement import Placement
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel
+from geartrain.cost.terms import Cost, Traffic
 from geartrain.exchange.pipeline import BucketCost
+from geartrain.runtime.buckets import deal
 from geartrain.runtime.counting import Price, works_of
+from geartrain.strategies import closed_forms
+from geartrain.workload.spec import Workload
+
+OneBucket = Callable[[tuple[torch.Size, ...], torch.dtype], BucketCost]
+"""The closed form of a bucket of tensors of these shapes, on two workers or more."""
+
+_DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -76,3 +87,47 @@ def timeline(ready: Sequence[float], begin: float, buckets: Sequence[BucketCost]
         now, exposed = max(now, end), exposed + max(0.0, end - now)
         now, codec = now + bucket.decode, codec + bucket.decode
     return Timeline(codec, sum(bucket.wire + bucket.agreement for bucket in buckets), exposed)
+
+
+def buckets_cost(
+    workload: Workload,
+    place: Placement,
+    batch: int,
+    model: ComputeModel,
+    bucket_size: int | None,
+    overlap: bool,
+    one: OneBucket,
+    *,
+    blocks: bool = False,
+) -> Cost:
+    """The closed form of a step whose gradients go bucket by bucket, see the module.
+
+    Args:
+        bucket_size, overlap: settings of the method.
+        one: its buckets.
+        blocks: see `timeline`.
+    """
+    compute = closed_forms.slowest(workload, place, batch, model)
+    memory = closed_forms.worker_memory(workload, compute.samples)
+    step = compute.gradient + compute.update
+    if place.num_workers == 1:
+        return Cost(compute=step, sent=(Traffic(),) * place.num_ranks, memory=memory)
+    parameters, size = workload.parameters, workload.element_size
+    dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), bucket_size)
+    groups = [group for group in dealt if any(parameters[index].numel for index in group)]
+    shapes = [tuple(torch.Size(parameters[index].shape) for index in group) for group in groups]
+    buckets = [one(each, _DTYPES[workload.dtype]) for each in shapes]
+    ready = [compute.gradient] * len(groups)
+    if overlap:
+        ready = closed_forms.ready_times(compute, workload, groups)
+    times = timeline(ready, compute.gradient, buckets, blocks=blocks)
+    residual = sum(bucket.residual for bucket in buckets)
+    return Cost(
+        compute=step,
+        codec=times.codec,
+        exposed_communication=times.exposed,
+        hidden_communication=times.wire - times.exposed,
+        sent=tuple(sum(each, Traffic()) for each in zip(*(bucket.sent for bucket in buckets), strict=True)),
+        memory=memory | ({"residual": residual} if residual else {}),
+        notes=(f"{len(buckets)} bucket(s), exchanged one after another",),
+    )

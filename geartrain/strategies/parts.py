@@ -24,7 +24,7 @@ from geartrain.codecs.sign import ScaledSign, Sign
 from geartrain.codecs.terngrad import SharedTernGrad, TernGrad
 from geartrain.codecs.top_k import TopK
 from geartrain.cost.compute import ComputeModel
-from geartrain.cost.terms import Cost, Traffic
+from geartrain.cost.terms import Cost
 from geartrain.errors import IncompatibleParts, StrategyError
 from geartrain.exchange.all_reduce import AllReduce
 from geartrain.exchange.base import Exchange
@@ -32,12 +32,10 @@ from geartrain.exchange.gather_sum import GatherSum
 from geartrain.exchange.gtopk_tree import GTopKTree
 from geartrain.exchange.pipeline import BucketCost, GradientPipeline, bucket_cost, flats_of
 from geartrain.runtime.attachment import Alone, Attachment, Loop
-from geartrain.runtime.buckets import Layout, deal
+from geartrain.runtime.buckets import Layout
 from geartrain.runtime.context import Context
-from geartrain.runtime.counting import Price
 from geartrain.runtime.worker import Task, Worker
-from geartrain.strategies import closed_forms
-from geartrain.strategies.bucket_times import Timeline, price_on, timeline
+from geartrain.strategies.bucket_times import buckets_cost, price_on
 from geartrain.strategies.gradient_worker import GradientLoop, GradientWorker
 from geartrain.workload.spec import Workload
 
@@ -193,49 +191,15 @@ def _take_momentum(optimizer: Optimizer) -> float:
 
 def parts_cost(parts: Parts, workload: Workload, place: Placement, batch: int, model: ComputeModel) -> Cost:
     """The closed form of a step with these parts."""
-    compute = closed_forms.slowest(workload, place, batch, model)
-    memory = closed_forms.worker_memory(workload, compute.samples)
-    step = compute.gradient + compute.update
-    if place.num_workers == 1:
-        return Cost(compute=step, sent=(Traffic(),) * place.num_ranks, memory=memory)
-    groups, flats = flats_of_workload(workload, parts.bucket_size)
-    begin = compute.gradient
-    ready = closed_forms.ready_times(compute, workload, groups) if parts.overlap else [begin] * len(groups)
-    buckets = bucket_costs(parts, flats, place, price_on(place, model))
+    parts.check_workers(place.num_workers)
+    codec, price, known = parts.whole_codec(0.0), price_on(place, model), dict[Flat, BucketCost]()
+
+    def bucket(shapes: tuple[torch.Size, ...], dtype: torch.dtype) -> BucketCost:
+        sizes = tuple(shape.numel() for shape in shapes if shape.numel())
+        flat = Flat(sizes, dtype, torch.device("meta"))
+        if flat not in known:
+            known[flat] = bucket_cost(codec, parts.exchange, flat, place, price)
+        return known[flat]
+
     blocks = not parts.overlap and isinstance(parts.exchange, GTopKTree)
-    times: Timeline = timeline(ready, begin, buckets, blocks=blocks)
-    residual = sum(bucket.residual for bucket in buckets)
-    return Cost(
-        compute=step,
-        codec=times.codec,
-        exposed_communication=times.exposed,
-        hidden_communication=times.wire - times.exposed,
-        sent=tuple(sum(each, Traffic()) for each in zip(*(bucket.sent for bucket in buckets), strict=True)),
-        memory=memory | ({"residual": residual} if residual else {}),
-        notes=(f"{len(buckets)} bucket(s), exchanged one after another",),
-    )
-
-
-def bucket_costs(parts: Parts, flats: Sequence[Flat], place: Placement, price: Price) -> list[BucketCost]:
-    """The closed form of each bucket; buckets of one shape are worked out once."""
-    codec, known = parts.whole_codec(0.0), {flat: None for flat in flats}
-    costs = {flat: bucket_cost(codec, parts.exchange, flat, place, price) for flat in known}
-    return [costs[flat] for flat in flats]
-
-
-def flats_of_workload(workload: Workload, bucket_size: int | None) -> tuple[list[list[int]], list[Flat]]:
-    """What lies in which bucket: positions in `workload.parameters`, and shapes on the meta device."""
-    parameters, size = workload.parameters, workload.element_size
-    dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), bucket_size)
-    groups = [group for group in dealt if any(parameters[index].numel for index in group)]
-    sizes = [tuple(parameters[index].numel for index in group if parameters[index].numel) for group in groups]
-    dtype, device = dtype_of(workload), torch.device("meta")
-    return groups, [Flat(each, dtype, device) for each in sizes]
-
-
-_DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-def dtype_of(workload: Workload) -> torch.dtype:
-    """The type of a workload's gradients."""
-    return _DTYPES[workload.dtype]
+    return buckets_cost(workload, place, batch, model, parts.bucket_size, parts.overlap, bucket, blocks=blocks)
