@@ -64,6 +64,8 @@ class Serving:
         max_staleness: bound on tau, in updates; None: there is none.
         late: what keeps the bound.
         blocking: a reply has left before the server goes on; otherwise it is copied, and travels beside later updates.
+            Either way one reply after another leaves: sent at once they would share the wire, and their workers, held
+            up alike, would push at once again and again.
     """
 
     gather: int
@@ -199,14 +201,13 @@ class Server(Service):
         workers = range(ctx.num_workers)
         self._pushed = [torch.empty_like(flat) for _ in workers]
         self._replies = [flat if serving.blocking else torch.empty_like(flat) for _ in workers]
-        self._leaving: list[list[dist.Work]] = [[] for _ in workers]
         self._version, self._step, self._in_step = 0, 0, False
         self._used, self._dropped = list[int](), list[int]()
         self._versions = [0 for _ in workers]
         self._training, self._waiting = set(workers), list[int]()
         self._finishing, self._gone = set[int](), set[int]()
         self._words, self._ends = _word_group(ctx), _word_group(ctx)
-        self._heard = ctx.queue()
+        self._heard, self._outgoing = ctx.queue(), ctx.queue()
 
     def run(self) -> None:
         """Serve in a lane until every worker has said that it ends, or is gone."""
@@ -215,6 +216,8 @@ class Server(Service):
             ctx.spawn(partial(self._hear_pushes, worker), f"pushes-{worker}", daemon=True)
             ctx.spawn(partial(self._hear_words, worker), f"words-{worker}", daemon=True)
         ctx.spawn(self._serve, "serve", daemon=True)
+        if not self._serving.blocking:
+            ctx.spawn(self._send_replies, "replies", daemon=True)
         words = [_word(ctx) for _ in range(ctx.num_workers)]
         for end in [post_recv(word, worker, self._ends, _END) for worker, word in enumerate(words)]:
             _wait_if_there(end)
@@ -317,13 +320,20 @@ class Server(Service):
             self._reply(worker)
 
     def _reply(self, worker: int) -> None:
-        """Send the model. That a worker is gone is heard elsewhere."""
-        _wait_if_there(self._leaving[worker])
-        if not self._serving.blocking:
-            self._replies[worker].copy_(self._flat)
-        self._leaving[worker] = _post_if_there(post_send, self._replies[worker], worker, self._ctx.everyone, _PULL)
+        """Send the model."""
         if self._serving.blocking:
-            _wait_if_there(self._leaving[worker])
+            self._send(worker)
+        else:
+            self._replies[worker].copy_(self._flat)
+            self._outgoing.put(worker)
+
+    def _send_replies(self) -> None:
+        while True:
+            self._send(self._outgoing.get())
+
+    def _send(self, worker: int) -> None:
+        # That a worker is gone is heard elsewhere.
+        _wait_if_there(_post_if_there(post_send, self._replies[worker], worker, self._ctx.everyone, _PULL))
 
     def _begin(self) -> None:
         """Be in a step that has an answer left."""
