@@ -30,6 +30,7 @@ from geartrain.report.figures import (
     step_split,
 )
 from geartrain.report.reading import Run, read_runs
+from geartrain.report.staleness import run_staleness
 from geartrain.report.svg import breakable, element, text
 from geartrain.report.table import cells_table
 from geartrain.report.validated import cells, validation
@@ -152,6 +153,7 @@ def _ordered(runs: Sequence[Run]) -> list[Run]:
 def _run(run: Run, index: int, count: int) -> str:
     budget = min(_EACH, _INTERVALS // max(count, 1))
     figures = run_timeline(run, budget) + run_ranks(run) + run_waits(run) + run_links(run)
+    figures += run_staleness(run)
     sentence = str(run.raw.get("sentence") or "")
     words = element("p", text(sentence)) if sentence else ""
     inside = element("summary", _name(run)) + words + element("div", figures, cls="figures")
