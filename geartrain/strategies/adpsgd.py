@@ -34,6 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, ClassVar, Literal
 
@@ -86,6 +87,7 @@ class ADPSGD(Strategy):
 
         gradients per second   1/(t_grad + t_apply) of each learner, whatever the others do
         exchanges per second   1/(2 alpha + 2 S/B) of each active learner, in parallel
+        steps_per_average = k  a step takes max(t_grad + t_apply, (2 alpha + 2 S/B)/k), more where learners are busy
 
     Use it where learners are of unlike or changing speed, or wires slow: a slow learner delays only whoever is
     averaging with it. Gradients are as stale as their own computing is long. Not for repeating a synchronous run: what
@@ -129,18 +131,20 @@ class ADPSGD(Strategy):
         reading = closed_forms.passes_time(place, 2, 1, workload, model)
         step = compute.gradient + compute.update + reading + in_node
         seconds = exchange_time(place, leaders, workload.gradient_bytes)
-        for leader, exchanges in self._exchanges(leaders, step, seconds).items():
+        least = 0.0 if self.steps_per_average is None else seconds / self.steps_per_average
+        for leader, exchanges in self._exchanges(leaders, max(step, least), seconds).items():
             sent[leader] += Traffic(nbytes=exchanges * workload.gradient_bytes, messages=exchanges)
-        exact = workload.gradient_bytes
         gap = mixing.spectral_gap(mixing.mean_exchange(self.graph, len(leaders)))
         return Cost(
             compute=compute.gradient + compute.update + reading,
             exposed_communication=in_node,
+            wait=max(0.0, least - step),
             hidden_communication=seconds,
             sent=tuple(sent),
             memory=closed_forms.worker_memory(workload, compute.samples, averaging=3 * workload.gradient_bytes),
             notes=(
-                f"an exchange sends {exact} bytes each way, exactly; how many fit beside a step is an estimate",
+                f"an exchange sends {workload.gradient_bytes} bytes each way, exactly; how many there are in a step, "
+                "and how long a learner waits for one, are estimates in which nobody else asks the same learner",
                 f"spectral gap {gap:.4g} for {len(leaders)} learner(s) on {self.graph}, of the mean matrix of one "
                 f"exchange: it leaves at most {1 - gap:.4g} of the squared consensus distance on average",
             ),
@@ -249,14 +253,28 @@ class _Passive(_Side):
         return
 
     def _loop(self) -> None:
-        while True:
-            source = self._ctx.recv_any(self._other, self._group, _REQUEST)
-            with self._shared.held() as flat:
-                copy(self._mine, flat)
-                flat.add_(self._other.sub_(self._mine), alpha=0.5)
-            with suppress(*BROKEN):  # it may have died since; half of what it has sent is in the model
-                wait_all(post_send(self._mine, source, self._group, _REPLY))
-            self._tell()
+        with suppress(*BROKEN):
+            while True:
+                source = self._ctx.recv_any(self._other, self._group, _REQUEST)
+                self._answer(source, self._mine, self._other)
+        # Once somebody has died, gloo receives from anybody no more: from each of the others then, with room for each.
+        for asker in self._askers:
+            self._ctx.spawn(partial(self._serve, asker), f"averaging-{asker}", daemon=True)
+
+    def _serve(self, asker: int) -> None:
+        mine, other = torch.empty_like(self._mine), torch.empty_like(self._other)
+        with suppress(*BROKEN):
+            while True:
+                wait_all(post_recv(other, asker, self._group, _REQUEST))
+                self._answer(asker, mine, other)
+
+    def _answer(self, source: int, mine: Tensor, other: Tensor) -> None:
+        with self._shared.held() as flat:
+            copy(mine, flat)
+            flat.add_(other.sub_(mine), alpha=0.5)
+        with suppress(*BROKEN):  # it may have died since; half of what it has sent is in the model
+            wait_all(post_send(mine, source, self._group, _REPLY))
+        self._tell()
 
     def _watch(self) -> None:
         """Nobody sends anything here: a receive ends when the other's process has died."""

@@ -546,18 +546,15 @@ class Killing:
 
 
 @pytest.mark.multi
-@pytest.mark.parametrize(
-    ("text", "victim"), [("adpsgd", 2), ("adpsgd:graph=ring,steps_per_average=1", 0), ("adpsgd:steps_per_average=1", 1)]
-)
+@pytest.mark.parametrize(("text", "victim"), [("adpsgd", 1), ("adpsgd:graph=ring,steps_per_average=1", 0)])
 def test_a_dead_peer_does_not_stop_the_others(text, victim):
     main = Training(strategy=parse(text), task=Mortal(victims=(victim,)), steps=30, batch=64)
     record = real_engine().run(main, load_cluster("local"), workers=4)
     assert list(record.lost) == [victim] and "SIGKILL" in record.lost[victim]
-    others = [record.results[rank] for rank in range(4) if rank != victim]
-    assert [len(result["losses"]) for result in others] == [30] * 3
     assert record.results[victim] is None
-    if victim != 0:
-        assert others[0]["metric"]["accuracy"] > 0.5
+    for rank in {0, 1, 2, 3} - {victim}:
+        assert np.isfinite(record.results[rank]["losses"]).all() and len(record.results[rank]["losses"]) == 30
+        assert "consensus_distance" in record.logs[rank].counts  # it was there when the models were averaged
 
 
 @pytest.mark.multi
