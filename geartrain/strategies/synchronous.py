@@ -21,8 +21,6 @@ from torch import Tensor
 from geartrain.cluster.placement import Placement
 from geartrain.collectives.lane import CollectiveLane
 from geartrain.collectives.registry import collective
-from geartrain.cost import own_collectives
-from geartrain.cost.collectives import plan_collective
 from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.runtime.attachment import Alone, Attachment, GradientAttachment, Loop
@@ -94,7 +92,7 @@ class Synchronous(Strategy):
         if ctx.num_workers == 1:
             return Alone()
         layouts = bucket_layouts(trainable(loop.model), self.bucket_size)
-        return GradientAttachment(loop, layouts, _Sum(self, ctx), ctx.workers, overlap=self.overlap)
+        return GradientAttachment(loop, layouts, GradientSum(self, ctx), ctx.workers, overlap=self.overlap)
 
     def limits(self) -> Sequence[Limit]:
         return (
@@ -133,36 +131,12 @@ class Synchronous(Strategy):
         self, numel: int, workload: Workload, place: Placement, model: ComputeModel
     ) -> tuple[float, Sequence[Traffic]]:
         """Seconds of one bucket's all-reduce, and what each rank sends in it."""
-        workers, size = place.num_workers, workload.element_size
-        if workers == 1:
-            return 0.0, (Traffic(),)
         if self.exchange != "native":
-            call = ("all_reduce", self.exchange, numel, size, place.nodes[:workers])
-            seconds = sum(_stage_time(stage, place, workload, model) for stage in own_collectives.stages(*call))
-            return seconds, own_collectives.traffic(*call)
-        algorithm = place.cluster.collectives.algorithm("all_reduce")
-        plan = plan_collective("all_reduce", workers, numel * size, element=size, algorithm=algorithm)
-        pairs = [(source, target) for source, target, _ in plan.traffic()]
-        alpha = max(place.route(*pair).latency for pair in pairs)
-        rate = min(place.rate(*pair) for pair in pairs)
-        load = plan.link_bytes(lambda source, target: place.route(source, target).links)
-        busy = max((nbytes / place.links[link].capacity for link, nbytes in load.items()), default=0.0)
-        traffic = [
-            Traffic(nbytes=nbytes, messages=messages) for nbytes, messages in zip(plan.sent, plan.messages, strict=True)
-        ]
-        return max(0.0, plan.fixed_time(alpha, rate)) + busy, traffic
+            return closed_forms.own_collective(place, "all_reduce", self.exchange, numel, workload, model)
+        return closed_forms.native_all_reduce(place, numel, workload)
 
 
-def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload, model: ComputeModel) -> float:
-    """Seconds of rounds alike: the messages of a round at once, then adding what has arrived."""
-    seconds = closed_forms.travel(place, stage.messages)
-    if stage.adds:
-        arrived = [(target, nbytes // workload.element_size) for _, target, nbytes in stage.messages]
-        seconds += max((closed_forms.reduce_time(place, *one, workload, model) for one in arrived), default=0.0)
-    return stage.count * seconds
-
-
-class _Sum:
+class GradientSum:
     """Sums flat tensors over the workers, in place and in the order in which they come, as the settings say."""
 
     def __init__(self, strategy: Synchronous, ctx: Context) -> None:
@@ -218,7 +192,7 @@ class _SynchronousWorker(Worker):
         self._witness = witness_of(self.model)
         self._optimizer = task.optimizer(trainable(self.model))
         layouts = bucket_layouts(trainable(self.model), strategy.bucket_size)
-        self._sum = _Sum(strategy, ctx)
+        self._sum = GradientSum(strategy, ctx)
         self._buckets = GradientBuckets(layouts, lambda bucket: self._sum.start(bucket.flat), overlap=strategy.overlap)
 
     def step(self, batches: Batches) -> StepResult:
