@@ -56,6 +56,13 @@ class CollectiveLane:
             self._done.get()
             self._pending -= 1
 
+    def ready(self) -> bool:
+        """Whether all that was started is done; does not wait."""
+        while self._pending and self._done.ready():
+            self._done.get()
+            self._pending -= 1
+        return not self._pending
+
     def close(self) -> None:
         """End the lane."""
         self._todo.put(None)

@@ -5,6 +5,7 @@ single             Single            the case W = 1 of arXiv 1909.02061
 synchronous        Synchronous       Alqahtani and Demirbas, 2019, arXiv 1909.02061 (ring all-reduce)
 parameter_server   ParameterServer   the same (one and several parameter servers)
 peer_to_peer       PeerToPeer        the same (both readings of peer-to-peer)
+abs_sgd            ABSSGD            Zhou and others, 2023, arXiv 2308.15164
 adascale           AdaScale          Johnson and others, 2020, arXiv 2007.05105
 dear               DeAR              Zhang and others, ICDCS 2023, arXiv 2302.12445
 local_sgd          LocalSGD          Stich, 2018, arXiv 1805.09767 (and FedAvg, post-local SGD)
@@ -15,6 +16,13 @@ dpsgd              DPSGD             Lian and others, 2017, arXiv 1705.09056; Zh
 adpsgd             ADPSGD            Lian and others, 2018, arXiv 1710.06952; Zhang and others, 2020, arXiv 2002.01119
 async_sgd          AsyncSGD          Regatti and others, 2019, arXiv 1909.13391
 apam               APAM              Xu and others, 2020, arXiv 2002.09095
+compressed         Compressed        Shi and others, 2021, arXiv 2005.13247 (the parts of its taxonomy)
+top_k              TopK              the same (top-k with error feedback)
+gtop_k             GTopK             the same (gTop-k)
+powersgd           PowerSGD          the same; Vogels and others, 2019, arXiv 1905.13727
+qsgd               QSGD              the same; Alistarh and others, 2017, arXiv 1610.02132
+terngrad           TernGrad          the same; Wen and others, 2017, arXiv 1705.07878
+sign_sgd           SignSGD           the same (EF-signSGD, signSGD with majority vote)
 """
 
 from __future__ import annotations
@@ -29,21 +37,29 @@ from typing import Any
 from geartrain.errors import StrategyError, UnknownName
 from geartrain.runtime.own_file import own_class
 from geartrain.runtime.strategy import Strategy
+from geartrain.strategies.abs_sgd import ABSSGD
 from geartrain.strategies.adascale import AdaScale
 from geartrain.strategies.adpsgd import ADPSGD
 from geartrain.strategies.apam import APAM
 from geartrain.strategies.async_sgd import AsyncSGD
 from geartrain.strategies.cocod_sgd import CoCoDSGD
+from geartrain.strategies.compressed import Compressed
 from geartrain.strategies.dasgd import DaSGD
 from geartrain.strategies.dear import DeAR
 from geartrain.strategies.diloco import DiLoCo
 from geartrain.strategies.dpsgd import DPSGD
+from geartrain.strategies.gtop_k import GTopK
 from geartrain.strategies.local_sgd import LocalSGD
 from geartrain.strategies.parameter_server import ParameterServer
 from geartrain.strategies.peer_to_peer import PeerToPeer
+from geartrain.strategies.powersgd import PowerSGD
+from geartrain.strategies.qsgd import QSGD
+from geartrain.strategies.sign_sgd import SignSGD
 from geartrain.strategies.single import Single
 from geartrain.strategies.synchronous import Synchronous
+from geartrain.strategies.terngrad import TernGrad
 from geartrain.strategies.text import build, split_list, split_settings, written
+from geartrain.strategies.top_k import TopK
 
 __all__ = ["TABLE", "Entry", "from_table", "parse", "parse_list"]
 
@@ -63,6 +79,10 @@ class Entry:
     opt_outs: Mapping[str, str] = field(default_factory=dict)
 
 
+_OPEN_BATCH = "how many samples a round has is decided by time, and its gradient is applied one round late"
+_OPEN = dict.fromkeys(("several_workers", "one_rank", "one_process", "awkward_parameters"), _OPEN_BATCH) | {
+    "not_finite": "a loss that is not finite reaches the others with the next sum, one round later; tested apart"
+}
 _RATE = "the learning rate is multiplied by a gain that more workers raise"
 _GAIN = {"several_workers": _RATE, "one_process": _RATE, "awkward_parameters": _RATE}
 _ALONE = "trains in one process and refuses more"
@@ -86,6 +106,8 @@ _GOSSIP = {
     "not_finite": "a model that is not finite reaches the others by exchanges, one after another",
 }
 _LATE = {"not_finite": "the sum arrives in the next forward, so the other workers stop one step later"}
+_LEAVES_OUT = "a part of each gradient is left out, rounded or delayed, so no sum is that of the whole batch"
+_LOSSY = {"several_workers": _LEAVES_OUT, "one_process": _LEAVES_OUT, "awkward_parameters": _LEAVES_OUT}
 _TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}
 
 TABLE: Mapping[str, Entry] = {
@@ -95,6 +117,7 @@ TABLE: Mapping[str, Entry] = {
         Entry(Synchronous, "bucketed all-reduce of gradients, beside backward"),
         Entry(ParameterServer, "workers push gradients to servers and pull parameters"),
         Entry(PeerToPeer, "every worker sends to every other one, sharded or whole gradients"),
+        Entry(ABSSGD, "open batches: workers compute on while the last sum travels, one round late", _OPEN),
         Entry(AdaScale, "all-reduce, with a learning rate that grows by the measured gain of the batch", _GAIN),
         Entry(DeAR, "all-reduces in two halves, behind backward and behind the next forward", _LATE),
         Entry(LocalSGD, "steps of each worker's own, models averaged every few steps (FedAvg, post-local SGD)", _APART),
@@ -109,6 +132,13 @@ TABLE: Mapping[str, Entry] = {
             "AMSGrad on a server, gradient by gradient",
             {**_ASYNCHRONOUS, "one_rank": "the rule is AMSGrad, not the task's optimizer; serial AMSGrad is tested apart"},
         ),
+        Entry(Compressed, "gradients through any codec and exchange that fit", _LOSSY),
+        Entry(TopK, "the largest numbers of each gradient, the rest later", _LOSSY),
+        Entry(GTopK, "the largest numbers of all gradients, merged two by two in a tree", _LOSSY),
+        Entry(PowerSGD, "gradient matrices as products of two thin ones", _LOSSY),
+        Entry(QSGD, "each number rounded at random to a few levels of a norm", _LOSSY),
+        Entry(TernGrad, "each number as -s, 0 or s at random", _LOSSY),
+        Entry(SignSGD, "one bit per number, with error feedback or by majority vote", _LOSSY),
     )
 }
 

@@ -89,3 +89,12 @@ COMM_SURVEY = Paper(
     where="IEEE Network 35(3), arXiv 2005.13247",
     part="abstract, the authors' code and their table of results",
 )
+
+ABS_SGD = Paper(
+    title="ABS-SGD: A Delayed Synchronous Stochastic Gradient Descent Algorithm with Adaptive Batch Size for "
+    "Heterogeneous GPU Clusters",
+    authors="Xin Zhou, Ling Chen, Houming Wu",
+    year=2023,
+    where="arXiv 2308.15164",
+    part="abstract; the start rule, weighting and data are our reading",
+)

@@ -89,10 +89,18 @@ VARIANTS = {
     ],
     "top_k": ["top_k", "top_k:density=0.3,bucket_size=64B", "top_k:density=0.5,feedback=none,overlap=false"],
     "gtop_k": ["gtop_k", "gtop_k:density=0.3,bucket_size=64B", "gtop_k:density=0.3,feedback=none,overlap=false"],
+    "powersgd": [
+        "powersgd",
+        "powersgd:rank=1,min_ratio=0.0,bucket_size=64B",
+        "powersgd:rank=3,min_ratio=0.0,warm_start=false,error_feedback=false,overlap=false",
+    ],
     "qsgd": ["qsgd", "qsgd:levels=127,block=4,bucket_size=64B", "qsgd:levels=1,overlap=false"],
     "terngrad": ["terngrad", "terngrad:scaler=own,bucket_size=64B", "terngrad:bucket_size=1B,overlap=false"],
-    "sign_sgd": ["sign_sgd", "sign_sgd:bucket_size=64B", "sign_sgd:kind=majority,overlap=false"],
+    "sign_sgd": ["sign_sgd:kind=majority,overlap=false", "sign_sgd", "sign_sgd:bucket_size=64B"],
 }
+
+STEPS = {"abs_sgd": 300}
+"""Steps to learn digits, where a method needs more than others: gradients that are late do not go with momentum."""
 
 # On real processes one setting of each kind is enough: the numbers are checked on the simulated engine.
 REAL_VARIANTS = [
