@@ -14,7 +14,7 @@ met, worst) and `order` (group, tau), for which see `geartrain.validation.verdic
     bandwidth_term          seconds per step in which the busiest link carries bytes at its full rate
     small_collective        seconds of an all-reduce of 4 bytes among as many ranks, measured on the same cluster
     host_busy               share of the host's cores in use while it was measured
-    trustworthy, why_not    whether it is, and if not, why
+    trustworthy, why_not    whether it is, and if not, why; null on this machine itself, where the rule has no meaning
     folders                 {simulated, measured}: folders of the runs below DIR, each with run.json, steps.jsonl and
                             trace.json.gz; null without --out
     failed                  what went wrong, or null
@@ -122,7 +122,7 @@ class Outcome:
             "bandwidth_term": self.bandwidth_term,
             "small_collective": self.small_collective,
             "host_busy": self.host_busy,
-            "trustworthy": why_not is None,
+            "trustworthy": why_not is None if case.engine == "emulated" else None,
             "why_not": why_not,
             "folders": self.folders or None,
             "failed": self.failed,

@@ -46,7 +46,7 @@ class Bar:
 
 
 def why_not(outcome: Outcome, trust: Trust) -> str | None:
-    """Why a cell is not trustworthy; None if it is. A grid on real machines has no wires whose bytes could be told."""
+    """Why a cell is not trustworthy; None if it is, or ran on this machine itself, where the rule has no meaning."""
     if outcome.failed or outcome.step_error is None:
         return "failed"
     if outcome.case.engine == "real":
@@ -104,7 +104,13 @@ def _judge_grid(grid: str, all_cells: Sequence[Outcome], believed: Sequence[Outc
         Bar(grid, f"share of trustworthy cells, at least {bars.trustworthy:g}", share, share >= bars.trustworthy),
         Bar(grid, f"median step-time error, at most {bars.median:g}", median, _within(median, bars.median)),
         Bar(grid, f"worst step-time error, at most {bars.worst:g}", worst, _within(worst, bars.worst), owed),
-        Bar(grid, "strategies in another order, none", len(pairs), bool(errors) and not pairs, "; ".join(pairs)),
+        Bar(
+            grid,
+            "strategies in another order, none",
+            len(pairs) if errors else None,
+            bool(errors) and not pairs,
+            "; ".join(pairs),
+        ),
         Bar(grid, "cells that failed, none", len(failed), not failed, "; ".join(failed)),
     ]
 

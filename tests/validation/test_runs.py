@@ -82,6 +82,12 @@ def test_json_has_its_keys():
     assert emulated["details"]["order"] == [{"group": ["g", "digits", "ethernet-1g", 2], "tau": 1.0}]
 
 
+def test_a_real_cell_is_shown_without_a_verdict():
+    found = runs_section("real", FILE, [outcome(2.0, 1.0, on=case(engine="real", judged=False), host_busy=None)])
+    assert (found.missed, found.rows[0][-1], found.rows[0][-2]) == (0, "-", None)
+    assert found.details["cells"][0]["trustworthy"] is None
+
+
 def test_a_table_for_people_has_units_and_percent():
     found = Section(title="T", columns=("a [s]", "b [%]", "c"), rows=[(0.0021, 0.5, True), (1.0, None, "[x]")])
     console = Console(width=60, record=True)
