@@ -196,6 +196,11 @@ class LowRankBucket:
     def has_matrices(self) -> bool:
         return bool(self._matrices)
 
+    @property
+    def num_p(self) -> int:
+        """Elements of all P."""
+        return self.first.numel() - self._dense.numel()
+
     def _draw(self) -> None:
         if self.has_matrices:
             self.second.normal_(generator=self._shared)

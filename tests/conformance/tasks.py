@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from geartrain.runtime.worker import Batch, Batches, Task
 from geartrain.tasks.data import DealtBatches
+from geartrain.tasks.digits import Digits
 
 SHAPES = ((3, 5), (7,), (2, 2, 2), (1,))
 """31 elements: no number of workers from two to thirty divides them."""
@@ -139,3 +140,14 @@ class _ExplodingBatches:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self._left = state["left"]
+
+
+@dataclass(frozen=True)
+class DigitsAtRate(Digits):
+    """The digits with another learning rate, for methods whose steps are of another size."""
+
+    rate: float = 0.05
+    momentum: float = 0.9
+
+    def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(params, lr=self.rate, momentum=self.momentum)
