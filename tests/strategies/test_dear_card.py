@@ -260,9 +260,9 @@ def test_7_the_best_threshold_lies_inside_and_grows_with_latency():
 
 
 def test_8_a_tuned_run_finds_a_threshold_close_to_the_best_of_a_grid():
-    workload, workers = get_workload("resnet50"), 4
+    workload, workers = get_workload("resnet50"), 2
     cluster = load_cluster("ethernet-10g")
-    wire = cluster.topology.wire.model_copy(update={"latency": 2e-3})
+    wire = cluster.topology.wire.model_copy(update={"latency": 6e-3})
     cluster = cluster.model_copy(update={"topology": cluster.topology.model_copy(update={"wire": wire})})
     place = Placement(cluster, workers)
     chosen = []
