@@ -1,0 +1,210 @@
+"""Loss against virtual time, one line per method: which way of training is best on which network.
+
+    python benchmarks/time_to_accuracy.py [--out runs/time-to-accuracy] [--only digits,8] [--jobs 2]
+
+Trains `digits` and `characters` with 8 and 16 workers on networks of 100 Mbit/s, 1 Gbit/s and 10 Gbit/s, under the
+virtual clock, by `geartrain compare`: real numerics, the same data for all, seed 0. What is done is not done again; the
+same command goes on after Ctrl-C. Then draws the pictures and prints when each method first reached the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from geartrain.report.reading import Run, read_runs
+from geartrain.report.svg import Scale, element, label, log_ticks, number
+
+HERE = Path(__file__).parent
+RATES = ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s")
+CLUSTER = """\
+# Machines of 20 GFLOP/s, what a core reaches on small products.
+name = "workstations-{name}"
+summary = "sixteen machines on {rate}"
+source = "chosen, for this comparison"
+
+[[nodes]]
+name = "node"
+count = 32
+
+[nodes.device]
+name = "core"
+flops = {{ fp32 = "20 GFLOP/s" }}
+memory = "16 GiB"
+memory_rate = "10 GB/s"
+source = "chosen"
+
+[topology]
+kind = "star"
+wire = {{ rate = "{rate}", latency = "50 us", mtu = "1500 B" }}
+"""
+
+STRATEGIES = {  # as on the command line -> family
+    "synchronous": "in step",
+    "dear": "in step",
+    "adascale": "in step",
+    "powersgd:rank=2": "compressed",
+    "top_k:density=0.01": "compressed",
+    "local_sgd:period=8": "local steps",
+    "cocod_sgd:period=8": "local steps",
+    "dasgd:period=8,delay=2": "local steps",
+    "diloco:period=16": "local steps",
+    "dpsgd:graph=exponential": "gossip",
+    "adpsgd": "gossip",
+    "async_sgd": "asynchronous",
+    "apam": "asynchronous",
+    "abs_sgd": "asynchronous",
+    "switchml": "in the network",
+    "gear": "parts of the model",
+}
+COLOURS = {
+    "in step": "#0072b2",
+    "compressed": "#009e73",
+    "local steps": "#d55e00",
+    "gossip": "#b5548c",
+    "asynchronous": "#7a6f00",
+    "in the network": "#3d9bd1",
+    "parts of the model": "#5a5a5a",
+}
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+TASKS = {"digits": (300, 64, 0.3), "characters": (120, 64, 2.2)}  # -> steps, global batch, loss to reach
+
+
+def command(task: str, workers: int, out: Path, jobs: int) -> list[str]:
+    """The comparison of one task with one number of workers, on all networks."""
+    steps, batch, _ = TASKS[task]
+    folder = out / f"{task}-{workers}"
+    if (folder / "grid.json").exists():
+        return ["compare", "--resume", str(folder), "--jobs", str(jobs)]
+    clusters = ",".join(str(cluster(out, rate)) for rate in RATES)
+    asked: dict[str, object] = {
+        "task": task,
+        "strategies": ",".join(STRATEGIES),
+        "cluster": clusters,
+        "compute": "roofline",
+    }
+    asked |= {"ranks": workers, "batch": batch, "steps": steps, "seed": 0, "out": folder, "jobs": jobs}
+    return ["compare", *(word for name, value in asked.items() for word in (f"--{name}", str(value)))]
+
+
+def cluster(out: Path, rate: str) -> Path:
+    """The file of the machines on one network."""
+    name = rate.replace(" ", "").replace("/s", "").lower()
+    path = out / f"workstations-{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(CLUSTER.format(name=name, rate=rate), encoding="utf-8")
+    return path
+
+
+def smooth(run: Run) -> list[tuple[float, float]]:
+    """(seconds, loss): means over a tenth of the run."""
+    curve = [point for point in run.curve if point.time > 0]
+    width = max(1, len(curve) // 20)
+    return [
+        (curve[i].time, sum(point.loss for point in curve[i - width + 1 : i + 1]) / width)
+        for i in range(width - 1, len(curve))
+    ]
+
+
+def reached(points: Sequence[tuple[float, float]], target: float) -> float | None:
+    """Seconds until the smoothed loss is at the target."""
+    return next((time for time, loss in points if loss <= target), None)
+
+
+def picture(runs: Sequence[Run], title: str, target: float, width: float = 760, height: float = 420) -> str:
+    """Loss against virtual time, both logarithmic, with names at the ends of the lines."""
+    lines = {run.strategy: smooth(run) for run in runs if len(run.curve) > 20}
+    times = [time for points in lines.values() for time, _ in points]
+    values = [value for points in lines.values() for _, value in points if value > 0]
+    right = width - 170
+    x = Scale(min(times), max(times), 56, right, log=True)
+    y = Scale(max(min(values), target / 10), max(values), height - 44, 40, log=True)
+    parts = [element("rect", width=width, height=height, fill="#ffffff"), *_frame(x, y, title, height, right)]
+    parts.append(
+        element("path", d=f"M56,{number(y(target))}H{number(right)}", stroke="#b3261e", stroke_dasharray="2 4")
+    )
+    ends: list[tuple[float, str, str]] = []
+    for name, points in lines.items():
+        family = STRATEGIES.get(name, "in step")
+        place = [other for other in lines if STRATEGIES.get(other) == family].index(name)
+        shown = [(x(time), y(max(value, y.low))) for time, value in points]
+        path = "M" + "L".join(f"{number(a)},{number(b)}" for a, b in shown)
+        dash = DASHES[place % 4] or None
+        parts.append(
+            element("path", d=path, fill="none", stroke=COLOURS[family], stroke_width=1.8, stroke_dasharray=dash)
+        )
+        ends.append((shown[-1][1], name, COLOURS[family]))
+    parts += _names(ends, right, height)
+    box = f"0 0 {number(width)} {number(height)}"
+    font = "system-ui, Segoe UI, Roboto, Arial, sans-serif"
+    return element(
+        "svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=box, font_family=font, font_size="12"
+    )
+
+
+def _frame(x: Scale, y: Scale, title: str, height: float, right: float) -> Iterator[str]:
+    yield label(8, 20, title, font_weight="600", font_size="14", fill="#1b1f24")
+    for tick in log_ticks(x.low, x.high):
+        yield element("path", d=f"M{number(x(tick))},40V{number(height - 44)}", stroke="#e6eaee")
+        yield label(x(tick), height - 28, f"{tick:g} s", text_anchor="middle", fill="#59636e")
+    for tick in log_ticks(y.low, y.high):
+        yield element("path", d=f"M56,{number(y(tick))}H{number(right)}", stroke="#e6eaee")
+        yield label(50, y(tick) + 4, f"{tick:g}", text_anchor="end", fill="#59636e")
+    yield label(right, height - 10, "virtual time", text_anchor="end", fill="#59636e")
+    yield label(8, 36, "loss", fill="#59636e")
+
+
+def _names(ends: list[tuple[float, str, str]], right: float, height: float) -> Iterator[str]:
+    """Names beside the ends of the lines, apart from each other."""
+    at = 40.0
+    room = (height - 44) / max(len(ends), 1)
+    for where, name, colour in sorted(ends):
+        at = max(at + min(14.0, room), where + 4) if at > 40 else max(at, where + 4)
+        yield label(right + 8, min(at, height - 6), name, fill=colour)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/time-to-accuracy"))
+    parser.add_argument("--only", default="", help="e.g. digits,8: one task and number of workers")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--pictures", type=Path, default=HERE.parent / "docs" / "images")
+    given = parser.parse_args()
+    wanted = [(task, workers) for task in TASKS for workers in (8, 16)]
+    if given.only:
+        task, _, workers = given.only.partition(",")
+        wanted = [(task, int(workers))]
+    for task, workers in wanted:
+        words = command(task, workers, given.out, given.jobs)
+        code = subprocess.run([sys.executable, "-m", "geartrain", *words]).returncode
+        if code < 0 or code == 130:
+            return 130
+        tell(given.out / f"{task}-{workers}", task, workers, given.pictures)
+    return 0
+
+
+def tell(folder: Path, task: str, workers: int, pictures: Path) -> None:
+    """A picture for each network, and the times to the target as a table."""
+    runs = [run for run in read_runs([folder]) if run.curve]
+    target = TASKS[task][2]
+    print(f"\n{task}, {workers} workers: seconds until the loss is {target}\n")
+    print(f"{'':24}" + "".join(f"{rate:>14}" for rate in RATES))
+    times = {}
+    for rate in RATES:
+        name = "workstations-" + rate.replace(" ", "").replace("/s", "").lower()
+        here = [run for run in runs if run.cluster == name]
+        times[rate] = {run.strategy: reached(smooth(run), target) for run in here}
+        if here:
+            title = f"{task}, {workers} workers, {rate}"
+            drawn = picture(here, title, target)
+            (pictures / f"time-{task}-{workers}-{name.removeprefix('workstations-')}.svg").write_text(drawn + "\n")
+    for strategy in STRATEGIES:
+        cells = [times[rate].get(strategy) for rate in RATES]
+        print(f"{strategy:24}" + "".join(f"{'-' if cell is None else f'{cell:.3g}':>14}" for cell in cells))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
