@@ -6,10 +6,10 @@
 
 The first two run on two real processes, taking turns in one run: same model, data, periods. They print the median time
 per step of each, the ratio of every pair of turns, and the largest difference of a loss in the first 40 steps, before
-differences of the last bit have grown; the bars are a median ratio of 1.05, and losses equal to 1e-5. PyTorch's is DistributedDataParallel with `post_localSGD_hook` and
-`PeriodicModelAverager`. torchft (`pip install torchft`, 0.2 was tried) averages through a manager that looks after
-failures; a manager that does nothing but average stands in for it, so that algorithms are compared, not fault
-tolerance.
+differences of the last bit have grown; the bars are a median ratio of 1.05, and losses equal to 1e-5. PyTorch's is
+DistributedDataParallel with `post_localSGD_hook` and `PeriodicModelAverager`. torchft (`pip install torchft`, 0.2 was
+tried) averages through a manager that looks after failures; a manager that does nothing but average stands in for it,
+so that algorithms are compared, not fault tolerance.
 
 The third compares the exposed communication of `dasgd` and `cocod_sgd` with that of `synchronous` on emulated wires,
 with the time of computing slept; the bar is a tenth.
@@ -206,7 +206,7 @@ class Theirs(Protocol):
 
 @dataclass(frozen=True)
 class Turns:
-    """What each rank runs; returns seconds per step of each turn, ours and theirs, and the largest loss difference early on."""
+    """What each rank runs; returns seconds per step of each turn, ours and theirs, and how far early losses differ."""
 
     strategy: str
     task: Task
