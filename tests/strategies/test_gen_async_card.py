@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.generalisation import Part, train
+from benchmarks.generalisation import Part, study, train
 from geartrain.cluster.load import load_cluster
 from geartrain.cluster.overrides import NodeOverride, Overrides
 from geartrain.cluster.placement import Placement
@@ -205,6 +205,11 @@ def test_a_large_step_breaks_with_delay_and_a_reduced_one_restores_it():
         quality[delay, step] = measured["training_loss"]
     assert quality[15, "fixed"] > 5 * quality[0, "fixed"]
     assert quality[15, "reduced"] < 0.5 * quality[15, "fixed"]
+
+
+def test_the_study_gives_the_same_bits_again():
+    first, second = (study(24, 1, delays=(0, 2), samples=30) for _ in range(2))
+    assert first == second and [row.step for row in first] == ["fixed", "fixed", "reduced"]
 
 
 # The bound, backup workers, who gathers
