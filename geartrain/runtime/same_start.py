@@ -53,7 +53,7 @@ def check_equal(model: nn.Module, ctx: Context) -> None:
     digest = hashlib.blake2b(digest_size=8)
     with uncharged():
         for tensor in _tensors(model):
-            digest.update(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy())
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes())
     ledger = ctx.upkeep.ledger("weights at the start")
     ledger.post([ctx.rank, digest.hexdigest()])
     found: dict[int, list[str]] = {worker: [] for worker in range(ctx.num_workers)}
