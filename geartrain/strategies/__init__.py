@@ -19,6 +19,7 @@ apam               APAM              Xu and others, 2020, arXiv 2002.09095
 compressed         Compressed        Shi and others, 2021, arXiv 2005.13247 (the parts of its taxonomy)
 top_k              TopK              the same (top-k with error feedback)
 gtop_k             GTopK             the same (gTop-k)
+mg_wfbp            MGWFBP            the same (MG-WFBP); Shi and others, 2019, arXiv 1811.11141
 powersgd           PowerSGD          the same; Vogels and others, 2019, arXiv 1905.13727
 qsgd               QSGD              the same; Alistarh and others, 2017, arXiv 1610.02132
 terngrad           TernGrad          the same; Wen and others, 2017, arXiv 1705.07878
@@ -50,6 +51,7 @@ from geartrain.strategies.diloco import DiLoCo
 from geartrain.strategies.dpsgd import DPSGD
 from geartrain.strategies.gtop_k import GTopK
 from geartrain.strategies.local_sgd import LocalSGD
+from geartrain.strategies.mg_wfbp import MGWFBP
 from geartrain.strategies.parameter_server import ParameterServer
 from geartrain.strategies.peer_to_peer import PeerToPeer
 from geartrain.strategies.powersgd import PowerSGD
@@ -106,6 +108,7 @@ _GOSSIP = {
     "not_finite": "a model that is not finite reaches the others by exchanges, one after another",
 }
 _LATE = {"not_finite": "the sum arrives in the next forward, so the other workers stop one step later"}
+_MERGED = {"counted_bytes": "groups follow from measured times; the bytes of each are exact and tested"}
 _LEAVES_OUT = "a part of each gradient is left out, rounded or delayed, so no sum is that of the whole batch"
 _LOSSY = {"several_workers": _LEAVES_OUT, "one_process": _LEAVES_OUT, "awkward_parameters": _LEAVES_OUT}
 _TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}
@@ -132,6 +135,7 @@ TABLE: Mapping[str, Entry] = {
             "AMSGrad on a server, gradient by gradient",
             {**_ASYNCHRONOUS, "one_rank": "the rule is AMSGrad, not the task's optimizer; serial AMSGrad is tested apart"},
         ),
+        Entry(MGWFBP, "all-reduce during backward, in groups merged by what a message costs", _MERGED),
         Entry(Compressed, "gradients through any codec and exchange that fit", _LOSSY),
         Entry(TopK, "the largest numbers of each gradient, the rest later", _LOSSY),
         Entry(GTopK, "the largest numbers of all gradients, merged two by two in a tree", _LOSSY),

@@ -108,22 +108,38 @@ def buckets_cost(
         blocks: see `timeline`.
     """
     compute = closed_forms.slowest(workload, place, batch, model)
-    memory = closed_forms.worker_memory(workload, compute.samples)
-    step = compute.gradient + compute.update
     if place.num_workers == 1:
+        memory = closed_forms.worker_memory(workload, compute.samples)
+        step = compute.gradient + compute.update
         return Cost(compute=step, sent=(Traffic(),) * place.num_ranks, memory=memory)
     parameters, size = workload.parameters, workload.element_size
     dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), bucket_size)
     groups = [group for group in dealt if any(parameters[index].numel for index in group)]
+    return groups_cost(workload, place, compute, groups, overlap, one, blocks=blocks)
+
+
+def groups_cost(
+    workload: Workload,
+    place: Placement,
+    compute: closed_forms.Compute,
+    groups: Sequence[Sequence[int]],
+    overlap: bool,
+    one: OneBucket,
+    *,
+    blocks: bool = False,
+) -> Cost:
+    """The same for buckets that are given: positions in `workload.parameters`, in the order in which they start."""
+    parameters = workload.parameters
     shapes = [tuple(torch.Size(parameters[index].shape) for index in group) for group in groups]
     buckets = [one(each, _DTYPES[workload.dtype]) for each in shapes]
     ready = [compute.gradient] * len(groups)
     if overlap:
         ready = closed_forms.ready_times(compute, workload, groups)
     times = timeline(ready, compute.gradient, buckets, blocks=blocks)
+    memory = closed_forms.worker_memory(workload, compute.samples)
     residual = sum(bucket.residual for bucket in buckets)
     return Cost(
-        compute=step,
+        compute=compute.gradient + compute.update,
         codec=times.codec,
         exposed_communication=times.exposed,
         hidden_communication=times.wire - times.exposed,

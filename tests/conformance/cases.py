@@ -89,6 +89,7 @@ VARIANTS = {
     ],
     "top_k": ["top_k", "top_k:density=0.3,bucket_size=64B", "top_k:density=0.5,feedback=none,overlap=false"],
     "gtop_k": ["gtop_k", "gtop_k:density=0.3,bucket_size=64B", "gtop_k:density=0.3,feedback=none,overlap=false"],
+    "mg_wfbp": ["mg_wfbp"],
     "powersgd": [
         "powersgd",
         "powersgd:rank=1,min_ratio=0.0,bucket_size=64B",

@@ -17,11 +17,17 @@ from geartrain.codecs.random_k import RandomK
 from geartrain.codecs.sign import ScaledSign, Sign
 from geartrain.codecs.terngrad import SharedTernGrad, TernGrad
 from geartrain.codecs.top_k import TopK
+from geartrain.cost.compute import Roofline
+from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import IncompatibleParts, StrategyError
 from geartrain.exchange.all_reduce import AllReduce
+from geartrain.exchange.fusion import last_end, merged_groups
 from geartrain.exchange.gather_sum import GatherSum
 from geartrain.exchange.gtopk_tree import GTopKTree
 from geartrain.exchange.pipeline import GradientPipeline
+from geartrain.record.means import mean_step
+from geartrain.record.split import split
+from geartrain.runtime.buckets import Layout
 from geartrain.runtime.loop import Training
 from geartrain.runtime.tracing import task_workload
 from geartrain.strategies import parse
@@ -79,6 +85,47 @@ def exchange(exchange, codec, gradients, steps=1, overlap=True):
         return totals, state
 
     return SIMULATED.run(main, CLUSTER, workers=len(gradients)).results
+
+
+# 3: merging
+
+
+def layers(seed, count=12):
+    """(ready times, bytes) of some layers."""
+    draws = torch.Generator().manual_seed(seed)
+    ready = torch.rand(count, generator=draws).cumsum(0).tolist()
+    return ready, torch.randint(1, 100, (count,), generator=draws).tolist()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_merged_groups_end_no_later_than_wfbp_and_bulk(seed):
+    ready, nbytes = layers(seed)
+    for alpha, beta in itertools.product((0.0, 0.05, 0.5, 3.0), (0.0, 0.002, 0.02)):
+        groups = merged_groups(ready, nbytes, alpha, beta)
+        assert [k for group in groups for k in group] == list(range(len(ready)))
+        alone, together = [[k] for k in range(len(ready))], [list(range(len(ready)))]
+        ends = [last_end(each, ready, nbytes, alpha, beta) for each in (groups, alone, together)]
+        assert ends[0] <= min(ends[1:]) * (1 + 1e-12)
+
+
+def test_without_a_start_up_cost_merging_waits_for_a_busy_wire_only():
+    ready, nbytes = [0.0, 1.0, 1.2, 3.5, 9.0], [10, 10, 10, 10, 10]
+    assert merged_groups(ready, nbytes, 0.0, 0.15) == [[0], [1, 2], [3], [4]]
+    assert merged_groups(ready, nbytes, 0.0, 0.01) == [[0], [1], [2], [3], [4]]
+    assert merged_groups(ready, nbytes, 1e9, 0.15) == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("name", ["ethernet-10g", "ethernet-1g"])
+def test_mg_wfbp_sends_the_bytes_of_the_groups_that_the_closed_form_finds(name):
+    task, steps = Digits(), 4
+    training = Training(strategy=parse("mg_wfbp"), task=task, steps=steps, batch=64, evaluate=False)
+    record = SimulatedEngine(Roofline()).run(training, load_cluster(name), workers=4)
+    last = record.logs[0].steps[-1]
+    sizes = [op.size for op in record.logs[0].ops if last.begin <= op.posted < last.end]
+    assert sum(sizes) == task_workload(task).gradient_bytes
+    assert 1 <= len(sizes) < len(task_workload(task).parameters)
+    cost = parse("mg_wfbp").cost(task_workload(task), Placement(load_cluster(name), 4), 64)
+    assert cost.notes == (f"{len(sizes)} bucket(s), exchanged one after another",)
 
 
 # 5: error feedback forgets nothing
@@ -231,8 +278,6 @@ def low_rank(strategy, gradients, steps=1):
 
 
 def bucket_of(matrix):
-    from geartrain.runtime.buckets import Layout
-
     return Layout((torch.nn.Parameter(torch.empty_like(matrix)),), (0, matrix.numel()))
 
 
@@ -308,11 +353,6 @@ def test_one_per_cent_of_top_k_is_two_per_cent_of_the_bytes():
     "text", ["top_k", "sign_sgd", "terngrad", "powersgd", "compressed", "qsgd:bucket_size=1B", "top_k:overlap=false"]
 )
 def test_the_closed_form_is_the_simulation_where_nothing_contends(text):
-    from geartrain.cost.compute import Roofline
-    from geartrain.engines.simulated import SimulatedEngine
-    from geartrain.record.means import mean_step
-    from geartrain.record.split import split
-
     cluster, strategy = load_cluster("ethernet-1g"), parse(text)
     training = Training(strategy=strategy, task=Digits(), steps=3, batch=64, evaluate=False)
     record = SimulatedEngine(Roofline()).run(training, cluster, workers=4)
