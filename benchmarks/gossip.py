@@ -79,15 +79,16 @@ def main() -> int:
     options = parser.parse_args()
     first, good = b"", True
     for _ in range(options.repeats):
-        began = time.perf_counter()
+        began, computed = time.perf_counter(), time.process_time()
         record = run(options.strategy, options.workers, options.steps)
-        taken = time.perf_counter() - began
+        taken, computed = time.perf_counter() - began, time.process_time() - computed
         same = not first or history(record) == first
         first = first or history(record)
         good = good and same and taken < BAR
         exchanges = sum(log.counts.get("exchanges", 0) for log in record.logs)
         print(
             f"{options.workers} workers, {options.steps} steps of {options.strategy}: {taken:.1f} s (bar {BAR:g} s), "
+            f"{computed:.1f} s of them computing, "
             f"{exchanges:.0f} exchanges, {record.results[0]['evaluations']}"
             f"{'' if taken < BAR else '   MISSED'}{'' if same else '   ANOTHER HISTORY'}",
             flush=True,
