@@ -39,6 +39,8 @@ def _from_summary(grid: Grid, cell: Cell, summary: dict[str, Any], folder: Path)
             hidden_communication=summary["hidden_communication"],
             bytes_sent=summary["bytes_sent_per_rank"],
             messages=summary["messages_per_rank"],
+            codec=summary.get("codec") or 0.0,
+            wire=summary.get("wire") or 0.0,
         )
     return Result(
         cell=cell,

@@ -24,6 +24,9 @@ Efficiency: compute of the whole batch on one worker / (workers x step time).
 Closed form: the strategy's own account of a step; where computing is measured, with that in place of a roofline's."""
 """What the columns mean, to be printed below the table."""
 
+CODEC_NOTE = "Codec: encoding and decoding what is sent; it is a part of compute."
+"""What is added where some method compresses."""
+
 TARGET_NOTE = """\
 Time to target: from the begin of training until {targets}; "-": not reached. A run stops
 when it is. Evaluations are {charged}."""
@@ -45,11 +48,13 @@ def comparison_table(comparison: Comparison) -> Table:
     metric = next((name for result in results for name in result.metrics), "metric")
     times_to_target = [result.time_to_target for result in results if result.time_to_target is not None]
     target_unit = _unit_of(times_to_target)
+    coding = _codes(results)
     target = [f"time to\ntarget {target_unit[1]}"] if _asked(comparison.grid.targets) else []
     for header in (
         "workers",
         f"step\n{unit}",
         f"compute\n{unit}",
+        *([f"codec\n{unit}"] if coding else []),
         f"exposed\ncomm. {unit}",
         f"wait\n{unit}",
         "samples\nper s",
@@ -67,6 +72,8 @@ def comparison_table(comparison: Comparison) -> Table:
         ends = i + 1 < len(results) and _block(results[i + 1]) != _block(result)
         where = [result.cell.cluster.name] if several else []
         values = _values(comparison, result, factor)
+        if coding:
+            values.insert(3, _number(result.mean.codec / factor) if result.mean else "-")
         if target:
             time = result.time_to_target
             values.insert(-2, "-" if time is None else _number(time / target_unit[0]))
@@ -79,7 +86,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     print_whole(console, comparison_table(comparison))
     for line in failures(comparison):
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-    for note in (NOTE, *target_notes(comparison.grid)):
+    notes = [NOTE, *([CODEC_NOTE] if _codes(comparison.results) else []), *target_notes(comparison.grid)]
+    for note in notes:
         console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -128,6 +136,11 @@ def _title(comparison: Comparison) -> str:
     most = "at most " if _asked(grid.targets) else ""
     steps = f"{most}{grid.steps} steps of {grid.batch} samples"
     return f"{grid.subject} on {clusters}, {grid.engine_name} ({clock}): {steps}"
+
+
+def _codes(results: Sequence[Result]) -> bool:
+    """Whether some cell encodes what it sends."""
+    return any(result.mean is not None and result.mean.codec > 0 for result in results)
 
 
 def _block(result: Result) -> tuple[str, int]:

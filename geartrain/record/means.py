@@ -2,6 +2,7 @@
 
     step_time = mean over the counted steps of the time of that step's slowest worker
     compute, exposed communication, wait, hidden communication: of the same worker in the same step, so they add up
+    codec, wire: of that worker, too; codec is a part of compute, wire has exposed and hidden communication in it
     bytes, messages: mean over the workers and the counted steps
 
 Counted are all steps but the first, which warms up (allocations, connections, first batches); of a run of one step,
@@ -35,6 +36,8 @@ class MeanStep:
     hidden_communication: float
     bytes_sent: float
     messages: float
+    codec: float = 0.0
+    wire: float = 0.0
 
 
 def mean_step(split: Split) -> MeanStep | None:
@@ -59,6 +62,8 @@ def mean_step(split: Split) -> MeanStep | None:
         hidden_communication=_mean(shares.hidden_communication for shares in slowest),
         bytes_sent=_mean(shares.bytes_sent for shares in everyone),
         messages=_mean(shares.messages for shares in everyone),
+        codec=_mean(shares.codec for shares in slowest),
+        wire=_mean(shares.wire for shares in slowest),
     )
 
 

@@ -6,6 +6,7 @@
     compute   = time - wait - exposed
     wire      = time in which an operation of this rank, of any lane, was in flight (ready, not done)
     hidden    = wire while the main lane was not blocked
+    codec     = the part of compute in spans called "compress" or "decompress"
 
 Only the main lane's blocked times count: another lane may stand still as long as it likes. A blocked time without an
 operation (a queue, a lane) is explained by what the rank's other lanes did: by the operations that were done in it,
@@ -47,6 +48,8 @@ _BY_BEGIN = attrgetter("begin")
 _BY_POSTED = attrgetter("posted")
 _BY_DONE = attrgetter("done")
 
+_CODEC = frozenset({"compress", "decompress"})
+
 SLEEP = "sleep"
 """What the log says of a blocked time that the program wanted itself: never explained by what other lanes did."""
 
@@ -82,6 +85,7 @@ class Shares:
     wire: float
     bytes_sent: int
     messages: int
+    codec: float = 0.0
 
     @property
     def time(self) -> float:
@@ -169,8 +173,10 @@ def _split_rank(log: RankLog, ready: _Ready, under_way: _UnderWay) -> RankSplit:
     wire = merged([*flights, *exposed])
     marks = sorted((mark for mark in log.steps if mark.end >= mark.begin), key=_BY_BEGIN)
     windows = [(mark.begin, mark.end) for mark in marks]
-    steps = _shares(windows, waits, exposed, hidden, wire, log.ops)
-    total = _shares([(0.0, end)], waits, exposed, hidden, wire, log.ops)[0]
+    spans = merged((span.begin, span.end) for span in log.spans if span.lane == "" and span.name in _CODEC)
+    codec = without(spans, merged([*waits, *exposed]))
+    steps = _shares(windows, waits, exposed, hidden, wire, codec, log.ops)
+    total = _shares([(0.0, end)], waits, exposed, hidden, wire, codec, log.ops)[0]
     total = replace(total, bytes_sent=sum(op.nbytes for op in log.ops), messages=sum(op.messages for op in log.ops))
     return RankSplit(
         log.rank,
@@ -307,9 +313,10 @@ def _shares(
     exposed: list[Interval],
     hidden: list[Interval],
     wire: list[Interval],
+    codec: list[Interval],
     ops: list[Op],
 ) -> list[Shares]:
-    times = zip(*(measured(parts, windows) for parts in (waits, exposed, hidden, wire)), strict=True)
+    times = zip(*(measured(parts, windows) for parts in (waits, exposed, hidden, wire, codec)), strict=True)
     traffic = _traffic(windows, ops)
     return [
         Shares(
@@ -321,8 +328,9 @@ def _shares(
             wire=flying,
             bytes_sent=nbytes,
             messages=messages,
+            codec=coding,
         )
-        for (begin, end), (wait, communication, beside, flying), (nbytes, messages) in zip(
+        for (begin, end), (wait, communication, beside, flying, coding), (nbytes, messages) in zip(
             windows, times, traffic, strict=True
         )
     ]
