@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from geartrain.cluster.placement import ServicePlace
 from geartrain.cluster.spec import Cluster
 from geartrain.record.log import RunRecord
 from geartrain.runtime.context import Context
+
+
+@runtime_checkable
+class Survives(Protocol):
+    """A `main(ctx)` that says whether its run may go on when a worker's process dies, as a `Training` does."""
+
+    @property
+    def survives_loss(self) -> bool: ...
 
 
 class Engine(ABC):

@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Cluster
-from geartrain.engines.base import Engine
+from geartrain.engines.base import Engine, Survives
 from geartrain.engines.launch import PATIENCE, launch
 from geartrain.engines.own_script import is_rank, remember
 from geartrain.engines.rank_process import RankProcess, run_exit_functions
@@ -32,7 +32,6 @@ from geartrain.engines.survivors import left, start_survivors
 from geartrain.errors import ConfigurationError, ScriptError
 from geartrain.record.log import RunRecord
 from geartrain.runtime.context import Context
-from geartrain.runtime.loop import Training
 from geartrain.torch_private import enter_group, gloo_group, nccl_group, prefixed
 
 Kind = Literal["cpu", "cuda"]
@@ -67,7 +66,7 @@ class RealEngine(Engine):
     ) -> RunRecord:
         """See `Engine.run`. The cluster says which ranks share a node; the run takes the time that this host takes.
 
-        A training whose strategy survives it goes on when a worker's process dies; `RunRecord.lost` says so.
+        What `Survives` that goes on when a worker's process dies; `RunRecord.lost` says so.
         """
         if meta:
             raise ConfigurationError(
@@ -78,7 +77,7 @@ class RealEngine(Engine):
         roles = [placement.role(rank) for rank in range(placement.num_ranks)]
         devices = self._num_devices(workers)
         program = FunctionProgram(main, workers, seed, devices, placement.nodes)
-        goes_on = isinstance(main, Training) and main.strategy.needs.survives_loss
+        goes_on = isinstance(main, Survives) and main.survives_loss
         start = start_survivors if goes_on else None
         return launch(program, roles, patience=self.patience, start=start).record()
 

@@ -70,6 +70,11 @@ class Training:
             saved = read_info(self.checkpoints.resume)
             saved.check(self.identity(seed), self.strategy, num_workers, len(services))
 
+    @property
+    def survives_loss(self) -> bool:
+        """Whether the run may go on when a worker's process dies."""
+        return self.strategy.needs.survives_loss
+
     def identity(self, seed: int) -> dict[str, Any]:
         """What makes a run with this seed itself: a checkpoint of another one is refused."""
         return {
@@ -108,7 +113,8 @@ class _Run:
     def __init__(self, training: Training, ctx: Context, worker: Worker, keeper: Keeper | None) -> None:
         self._training, self._ctx, self._worker, self._keeper = training, ctx, worker, keeper
         with uncharged():  # data is loaded by whoever needs it first in a process: no part of the run
-            self._batches = training.task.batches(ctx.rank, ctx.num_workers, training.batch, training.seed)
+            share = training.strategy.deal(ctx.rank, ctx.num_workers)
+            self._batches = training.task.batches(*share, training.batch, training.seed)
         self._witness = witness_of(worker.model)
         self._losses: list[float | None] = []
         self._samples, self._paused = 0, 0.0
