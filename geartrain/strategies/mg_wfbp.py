@@ -1,12 +1,13 @@
 """MG-WFBP: gradients are all-reduced during backward, in groups that are merged by what a message costs to start.
 
-    measured:  r_k when the gradient of tensor k is there, in the second step;  a + b n for a message of n bytes
+    measured:  r_k when the gradient of tensor k is there;  a + b n for a message of n bytes
     merge:     tensor k+1 joins the group of k if it is ready before that group would have gone, and either the wire is
                busy until then or waiting takes less than a             (`geartrain.exchange.fusion`)
     then:      each group is all-reduced when its last member is ready, one after another
 
-The first two steps send everything in one message after backward: one warms up, one is measured. What was measured is
-averaged over the workers, so that all merge alike.
+The first step sends everything in one message after backward, and then measures messages. After the second one, which is
+warm, gradients are merged anew by the times that it took. What was measured is averaged over the workers, so that all of
+them merge alike.
 
 Paper: Shaohuai Shi, Zhenheng Tang, Xiaowen Chu, Chengjian Liu, Wei Wang, Bo Li, 2021, arXiv 2005.13247, as in the
 authors' code. Limits: the weights are those of `synchronous`; with a = 0 it merges only while the wire is busy, with a
@@ -48,7 +49,7 @@ from geartrain.strategies.text import render
 from geartrain.workload.spec import Workload
 
 MEASURED = 2
-"""Steps before gradients are merged: the last of them is measured."""
+"""So many first steps are measured."""
 
 _PROBES = 5
 
@@ -60,7 +61,7 @@ class MGWFBP(Strategy):
         groups from measured ready times and message costs, each all-reduced when its last gradient is there
 
     Costs, per worker and step, for M bytes of gradients on W workers by a ring: 2 M (W - 1)/W bytes in 2 (W - 1)
-    messages per group. Once: an all-reduce of 8 bytes per tensor, and eleven to measure what a message costs.
+    messages per group. Once: two all-reduces of 8 bytes per tensor, and twelve to measure what a message costs.
 
         T = max(t_f + t_b, end of the last group) + t_u
 
@@ -129,6 +130,7 @@ class _Measurement:
         self._order = [parameter for parameter in reversed(parameters) if parameter.numel()]
         self._empty = [parameter for parameter in parameters if not parameter.numel()]
         self._arrived: dict[nn.Parameter, float] = {}
+        self.costs: tuple[float, float] | None = None  # of the smallest message and of all tensors in one
 
     def begin(self) -> None:
         self._arrived.clear()
@@ -141,16 +143,21 @@ class _Measurement:
         latest = max(self._arrived.values(), default=0.0)
         moments = [self._arrived.get(parameter, latest) for parameter in self._order]
         nbytes = [parameter.nbytes for parameter in self._order]
-        largest = max(self._order, key=lambda parameter: parameter.nbytes)
-        whole = torch.zeros(sum(nbytes) // largest.element_size(), dtype=largest.dtype, device=largest.device)
-        numbers = [self._seconds(whole[:1]), self._seconds(whole), *(moment - min(moments) for moment in moments)]
+        costs = self.costs or self._message_costs(sum(nbytes))
+        numbers = [*costs, *(moment - min(moments) for moment in moments)]
         device = "cpu" if self._ctx.meta else self._ctx.device  # times are numbers also where tensors have none
         agreed = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(agreed, group=self._ctx.workers)
         least, most, *ready = (agreed / self._ctx.num_workers).tolist()
+        self.costs = (least, most)
         groups = merged_groups(_ascending(ready), nbytes, *_line(least, most, nbytes))
         found = [part for group in groups for part in _by_kind([self._order[k] for k in group])]
         return [*found, *(Layout((parameter,), (0, 0)) for parameter in self._empty)]
+
+    def _message_costs(self, nbytes: int) -> tuple[float, float]:
+        like = max(self._order, key=lambda parameter: parameter.nbytes)
+        whole = torch.zeros(nbytes // like.element_size(), dtype=like.dtype, device=like.device)
+        return self._seconds(whole[:1]), self._seconds(whole)
 
     def _seconds(self, tensor: Tensor) -> float:
         """The least time of some all-reduces; the one before brings the workers together."""
@@ -223,35 +230,40 @@ class _MergingWorker(Worker):
         self._sums.wait()
         self._optimizer.step()
         self._steps += 1
-        if self._steps == MEASURED and self._ctx.num_workers > 1:
+        if self._hooks:
             self._merge(self._measurement.layouts())
+            self._forget_hooks()
         return StepResult(None if self._ctx.meta else loss.item(), batch.num_samples)
 
+    def _forget_hooks(self) -> None:
+        if self._steps >= MEASURED:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+
     def _merge(self, layouts: Sequence[Layout]) -> None:
-        self._close()
+        self._buckets.close()
         self._layouts, self._merged = list(layouts), True
         self._buckets = GradientBuckets(layouts, lambda bucket: self._sums.start(bucket.flat), overlap=True)
 
     def state_dict(self) -> dict[str, Any]:
         groups = _saved(self._layouts, self._parameters) if self._merged else None
         state = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
-        return {**state, "steps": self._steps, "groups": groups}
+        return {**state, "steps": self._steps, "groups": groups, "costs": self._measurement.costs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._steps = state["steps"]
+        self._measurement.costs = state["costs"]
+        self._forget_hooks()
         if state["groups"] is not None:
             self._merge(_restored(state["groups"], self._parameters))
 
-    def _close(self) -> None:
-        self._buckets.close()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-
     def close(self) -> None:
-        self._close()
+        self._buckets.close()
+        self._steps = MEASURED
+        self._forget_hooks()
 
 
 class _MergingLoop(Attachment):
@@ -268,7 +280,7 @@ class _MergingLoop(Attachment):
 
     def arrived(self, parameter: nn.Parameter, *, last: bool) -> None:
         self._inner.arrived(parameter, last=last)
-        if last and not self._merged:
+        if last and self._steps < MEASURED:
             self._measurement.arrived(parameter)
 
     def gradients_ready(self) -> None:
@@ -276,16 +288,16 @@ class _MergingLoop(Attachment):
 
     def after_step(self) -> None:
         self._steps += 1
-        if self._steps == MEASURED:
+        if self._steps <= MEASURED:
             self._use(self._measurement.layouts(), overlap=True)
-        self._measurement.begin()
+            self._measurement.begin()
 
     def state_dict(self) -> dict[str, Any]:
         groups = _saved(self._layouts, self._parameters) if self._merged else None
-        return {"steps": self._steps, "groups": groups}
+        return {"steps": self._steps, "groups": groups, "costs": self._measurement.costs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._steps = state["steps"]
+        self._steps, self._measurement.costs = state["steps"], state["costs"]
         if state["groups"] is not None:
             self._use(_restored(state["groups"], self._parameters), overlap=True)
 
