@@ -5,9 +5,9 @@
                busy until then or waiting takes less than a             (`geartrain.exchange.fusion`)
     then:      each group is all-reduced when its last member is ready, one after another
 
-The first step sends everything in one message after backward, and then measures messages. After the second one, which is
-warm, gradients are merged anew by the times that it took. What was measured is averaged over the workers, so that all of
-them merge alike.
+The first step sends everything in one message after backward, and then measures messages. After the second one, which
+is warm, gradients are merged anew by the times that it took. What was measured is averaged over the workers, so that
+all of them merge alike.
 
 Paper: Shaohuai Shi, Zhenheng Tang, Xiaowen Chu, Chengjian Liu, Wei Wang, Bo Li, 2021, arXiv 2005.13247, as in the
 authors' code. Limits: the weights are those of `synchronous`; with a = 0 it merges only while the wire is busy, with a
