@@ -16,6 +16,7 @@ dpsgd              DPSGD             Lian and others, 2017, arXiv 1705.09056; Zh
 adpsgd             ADPSGD            Lian and others, 2018, arXiv 1710.06952; Zhang and others, 2020, arXiv 2002.01119
 async_sgd          AsyncSGD          Regatti and others, 2019, arXiv 1909.13391
 apam               APAM              Xu and others, 2020, arXiv 2002.09095
+gear               Gear              Dong and others, 2018, arXiv 1806.03925 (abstract; the definition is ours)
 compressed         Compressed        Shi and others, 2021, arXiv 2005.13247 (the parts of its taxonomy)
 top_k              TopK              the same (top-k with error feedback)
 gtop_k             GTopK             the same (gTop-k)
@@ -24,6 +25,7 @@ powersgd           PowerSGD          the same; Vogels and others, 2019, arXiv 19
 qsgd               QSGD              the same; Alistarh and others, 2017, arXiv 1610.02132
 terngrad           TernGrad          the same; Wen and others, 2017, arXiv 1705.07878
 sign_sgd           SignSGD           the same (EF-signSGD, signSGD with majority vote)
+spp                SPP               Luo and others, INFOCOM 2022, arXiv 2204.10562
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from geartrain.strategies.dasgd import DaSGD
 from geartrain.strategies.dear import DeAR
 from geartrain.strategies.diloco import DiLoCo
 from geartrain.strategies.dpsgd import DPSGD
+from geartrain.strategies.gear import Gear
 from geartrain.strategies.gtop_k import GTopK
 from geartrain.strategies.local_sgd import LocalSGD
 from geartrain.strategies.mg_wfbp import MGWFBP
@@ -58,6 +61,7 @@ from geartrain.strategies.powersgd import PowerSGD
 from geartrain.strategies.qsgd import QSGD
 from geartrain.strategies.sign_sgd import SignSGD
 from geartrain.strategies.single import Single
+from geartrain.strategies.spp import SPP
 from geartrain.strategies.synchronous import Synchronous
 from geartrain.strategies.terngrad import TernGrad
 from geartrain.strategies.text import build, split_list, split_settings, written
@@ -111,6 +115,17 @@ _LATE = {"not_finite": "the sum arrives in the next forward, so the other worker
 _MERGED = {"counted_bytes": "groups follow from measured times; the bytes of each are exact and tested"}
 _LEAVES_OUT = "a part of each gradient is left out, rounded or delayed, so no sum is that of the whole batch"
 _LOSSY = {"several_workers": _LEAVES_OUT, "one_process": _LEAVES_OUT, "awkward_parameters": _LEAVES_OUT}
+_MICRO = {
+    "one_rank": "gradients are summed over micro-batches, so to rounding; whole batches and integers are tested apart",
+    "not_finite": "every worker knows the whole batch, so none has a loss of its own; tested apart",
+}
+_NO_ORDER = "the suite's integer model is no list of parts; tested on one that is"
+_GEARS = {
+    **dict.fromkeys(("several_workers", "awkward_parameters", "counted_bytes", "hooks_gone", "meta"), _NO_ORDER),
+    "one_process": "replay, and speeds that differ, are other rules than one update with the whole batch",
+    "one_rank": "replay, and speeds that differ, are other rules than one update with the whole batch",
+    "not_finite": "workers share the samples, so there is no worker whose samples explode; tested apart",
+}
 _TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}
 
 TABLE: Mapping[str, Entry] = {
@@ -136,6 +151,7 @@ TABLE: Mapping[str, Entry] = {
             {**_ASYNCHRONOUS, "one_rank": "the rule is AMSGrad, not the task's optimizer; serial AMSGrad is tested apart"},
         ),
         Entry(MGWFBP, "all-reduce during backward, in groups merged by what a message costs", _MERGED),
+        Entry(Gear, "the model in gears that turn at speeds of their own, meshed or free", _GEARS),
         Entry(Compressed, "gradients through any codec and exchange that fit", _LOSSY),
         Entry(TopK, "the largest numbers of each gradient, the rest later", _LOSSY),
         Entry(GTopK, "the largest numbers of all gradients, merged two by two in a tree", _LOSSY),
@@ -143,6 +159,7 @@ TABLE: Mapping[str, Entry] = {
         Entry(QSGD, "each number rounded at random to a few levels of a norm", _LOSSY),
         Entry(TernGrad, "each number as -s, 0 or s at random", _LOSSY),
         Entry(SignSGD, "one bit per number, with error feedback or by majority vote", _LOSSY),
+        Entry(SPP, "a pipeline of stages with replicas, planned for the cluster", _MICRO),
     )
 }
 
@@ -188,7 +205,7 @@ def _kind(name: str) -> type[Strategy]:
 
 def _own(path: Path, text: str) -> Strategy:
     class_name, settings = split_settings(text)
-    kind = own_class(path, class_name, Strategy, "strategy", StrategyError)
+    kind = own_class(path, class_name, Strategy, "strategy", StrategyError)  # type: ignore[type-abstract]
     if kind.name in TABLE:
         raise StrategyError(
             f"{class_name} of {str(path)!r} is called {kind.name!r}, as one of geartrain's own; rename it"

@@ -72,7 +72,7 @@ def _settings(name: str, text: str) -> dict[str, Any]:
 
 
 def _own_task(path: Path, class_name: str) -> Task:
-    found = own_class(path, class_name, Task, "task", TaskError)
+    found = own_class(path, class_name, Task, "task", TaskError)  # type: ignore[type-abstract]
     # Another process knows nothing of the file: there, unpickling a task takes it from the file again.
     copyreg.pickle(found, functools.partial(_again, f"{path.resolve()}:{class_name}"))
     try:
