@@ -106,6 +106,26 @@ class Strategy(ABC):
     def bind(self, ctx: Context, task: Task) -> Worker | Service:
         """Make this rank's running part. All ranks call it at the same point of the program."""
 
+    def planned(
+        self, workload: Workload | None, place: Placement, batch: int, model: ComputeModel = ROOFLINE
+    ) -> Strategy:
+        """This strategy with all decided that depends on the model and the cluster; itself where nothing does.
+
+        A program that runs a strategy asks for it once, before the ranks start: all of them then bind the same value.
+
+        Args:
+            workload: the shape of one step; None where it is not known.
+            place, batch, model: as for `cost`.
+        """
+        return self
+
+    def deal(self, rank: int, num_workers: int) -> tuple[int, int]:
+        """Which share of every global batch a worker is given: (number of the share, how many there are).
+
+        (0, 1) is the whole batch, for methods whose workers do different things with the same samples.
+        """
+        return rank, num_workers
+
     def attach(self, ctx: Context, loop: Loop) -> Attachment:
         """Make this worker's part inside a loop of the user's; for strategies whose `needs` say `attachable`.
 

@@ -21,10 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from geartrain.cost.compute import Work
 from geartrain.errors import TaskError
+from geartrain.runtime.chain import parts_of
 from geartrain.runtime.opcost import FREE, OpCosts, dtype_key
 from geartrain.runtime.worker import Batch, Task
 from geartrain.torch_private import DispatchMode
-from geartrain.workload.spec import UNUSED, Layer, Parameter, Workload
+from geartrain.workload.spec import UNUSED, Layer, Parameter, Part, Workload
 
 Step = Callable[[nn.Module, int], Tensor]
 """(module on the meta device, samples) -> scalar loss."""
@@ -355,14 +356,28 @@ def trace_workload(
 
 
 def task_workload(task: Task, seed: int = 0) -> Workload:
-    """The workload of a task: its own model, loss and optimizer on a batch like its own."""
+    """The workload of a task: its own model, loss and optimizer on a batch like its own, and the parts of `cuts()`."""
+    model = task.model(seed)
     example = task.batches(rank=0, num_workers=1, batch=_BATCHES[0], seed=seed).take()
 
     def step(copied: nn.Module, samples: int) -> Tensor:
         inputs, targets = _resized(example.inputs, samples), _resized(example.targets, samples)
         return task.loss(copied, Batch(inputs, targets, 1.0))
 
-    return trace_step(task.model(seed), step, name=task.name, source=task.source, optimizer=task.optimizer)
+    workload = trace_step(model, step, name=task.name, source=task.source, optimizer=task.optimizer)
+    return replace(workload, parts=task_parts(task, model))
+
+
+def task_parts(task: Task, model: nn.Module) -> tuple[Part, ...]:
+    """The parts of a task's model in order, see `geartrain.runtime.chain`; none where the task has no cuts.
+
+    Args:
+        model: of the task; it is neither run nor changed.
+    """
+    if task.cuts() is None:
+        return ()
+    example = task.batches(rank=0, num_workers=1, batch=_BATCHES[0], seed=0).take()
+    return parts_of(task, on_meta(model), _resized(example.inputs, _BATCHES[0]))
 
 
 def _resized(example: Tensor, samples: int) -> Tensor:

@@ -177,7 +177,7 @@ def _expected(hint: Any) -> str:
     elif get_origin(kind) is Literal:
         text = " or ".join(str(choice) for choice in get_args(kind))
     else:
-        text = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        text = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[kind]
     return f"{text}, or none" if may_be_none else text
 
 

@@ -59,6 +59,35 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of the model that can be computed on a device of its own: what comes before hands it one tensor.
+
+    Attributes:
+        modules: names of the submodules that it consists of, in order; a layer belongs to the part of its module.
+        shape: of what it hands on, without the samples; of the last part what the model returns.
+        dtype: type of its elements, as torch calls it.
+        element_size: bytes of one of them.
+    """
+
+    modules: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    element_size: int = 4
+
+    @property
+    def numel(self) -> int:
+        """Elements that it hands on per sample."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def holds(self, name: str) -> bool:
+        """Whether a layer or a parameter of this dotted name is in one of its modules."""
+        return any(name == module or name.startswith(f"{module}.") for module in self.modules)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """One training step of a model.
 
@@ -72,6 +101,7 @@ class Workload:
         update_flop: operations per parameter in the update (SGD 1, momentum 3).
         update_traffic: bytes that the update moves per parameter byte (SGD 3, momentum 8: v *= m; v += g; p += v).
         update_kernels: kernels that the update launches when it takes all parameters at a time.
+        parts: the model as an ordered list of parts; empty where it has no such order or nobody said.
     """
 
     name: str
@@ -83,6 +113,7 @@ class Workload:
     update_flop: float = 3.0
     update_traffic: float = 8.0
     update_kernels: int = 3
+    parts: tuple[Part, ...] = ()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
