@@ -1,10 +1,12 @@
 """What must hold of compression and fusion, item by item as on the card of the communication survey."""
 
+import copy
 import itertools
 
 import pytest
 import torch
 
+import geartrain
 from geartrain.cluster.load import load_cluster
 from geartrain.cluster.placement import Placement
 from geartrain.codecs import bits
@@ -461,3 +463,52 @@ def test_the_backend_sums_what_adds_up():
     gradients = [numbers(seed, 50) for seed in range(2)]
     total = exchange(AllReduce(), RandomK(density=1.0), gradients)[0][0][0]
     assert torch.equal(total, gradients[0] + gradients[1])
+
+
+# In a user's loop
+
+
+def attached_loop(text, steps, saved=None):
+    """(weights, the optimizer's momentum inside and after, attachment's and optimizer's state) of both workers."""
+
+    def main(ctx):
+        task, strategy = Golden(), parse(text)
+        model = task.model(ctx.seed)
+        optimizer = task.optimizer(model.parameters())
+        batches = task.batches(ctx.rank, 2, 8, seed=3)
+        if saved:
+            model.load_state_dict(saved[ctx.rank][2]["model"])
+            optimizer.load_state_dict(saved[ctx.rank][2]["optimizer"])
+            batches.load_state_dict(saved[ctx.rank][2]["batches"])
+        with geartrain.attach(strategy, model, optimizer, ctx):
+            if saved:
+                geartrain.attached(optimizer).load_state_dict(saved[ctx.rank][2]["attachment"])
+            for _ in range(steps):
+                optimizer.zero_grad()
+                task.loss(model, batches.take()).backward()
+                optimizer.step()
+            inside = optimizer.param_groups[0]["momentum"]
+            state = {"model": model, "optimizer": optimizer, "batches": batches}
+            state["attachment"] = geartrain.attached(optimizer)
+            state = copy.deepcopy({name: part.state_dict() for name, part in state.items()})
+        weights = [parameter.detach().clone() for parameter in model.parameters()]
+        return weights, (inside, optimizer.param_groups[0]["momentum"]), state
+
+    return SIMULATED.run(main, CLUSTER, workers=2).results
+
+
+def test_an_attached_loop_gets_its_momentum_back():
+    momenta = attached_loop("top_k:feedback=momentum_correction", 2)[0][1]
+    assert momenta == (0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["top_k:density=0.1,bucket_size=64B", "gtop_k:density=0.1", "powersgd:rank=1,min_ratio=0.0", "qsgd", "mg_wfbp"],
+)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_attached_loop_goes_on_where_it_was_saved(text, steps):
+    whole = attached_loop(text, 5)
+    rest = attached_loop(text, 5 - steps, saved=attached_loop(text, steps))
+    for mine, other in zip(rest, whole, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine[0], other[0], strict=True))
