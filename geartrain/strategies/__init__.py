@@ -119,11 +119,9 @@ _MICRO = {
     "one_rank": "gradients are summed over micro-batches, so to rounding; whole batches and integers are tested apart",
     "not_finite": "every worker knows the whole batch, so none has a loss of its own; tested apart",
 }
-_NO_ORDER = "the suite's integer model is no list of parts; tested on one that is"
+_OWN_SPEEDS = "replay, and speeds that differ, are other rules than one update with the whole batch"
 _GEARS = {
-    **dict.fromkeys(("several_workers", "awkward_parameters", "counted_bytes", "hooks_gone", "meta"), _NO_ORDER),
-    "one_process": "replay, and speeds that differ, are other rules than one update with the whole batch",
-    "one_rank": "replay, and speeds that differ, are other rules than one update with the whole batch",
+    **dict.fromkeys(("several_workers", "one_rank", "one_process", "awkward_parameters"), _OWN_SPEEDS),
     "not_finite": "workers share the samples, so there is no worker whose samples explode; tested apart",
 }
 _TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}

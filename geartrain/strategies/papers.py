@@ -98,3 +98,19 @@ ABS_SGD = Paper(
     where="arXiv 2308.15164",
     part="abstract; the start rule, weighting and data are our reading",
 )
+
+SPP = Paper(
+    title="Efficient Pipeline Planning for Expedited Distributed DNN Training",
+    authors="Ziyue Luo, Xiaodong Yi, Guoping Long, Shiqing Fan, Chuan Wu, Jun Yang, Wei Lin",
+    year=2022,
+    where="INFOCOM 2022, arXiv 2204.10562",
+    part="abstract; the algorithms are recalled, their bound was checked by numbers",
+)
+
+GEAR_TRAINING = Paper(
+    title="Gear Training: A new way to implement high-performance model-parallel training",
+    authors="Hao Dong, Shuai Li, Dongchang Xu, Yi Ren, Di Zhang",
+    year=2018,
+    where="arXiv 1806.03925",
+    part="abstract: the model split, its parts trained separately at different speeds; all else is our choice",
+)
