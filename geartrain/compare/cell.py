@@ -117,6 +117,9 @@ class Result:
             "stopped_by_user": self.interrupted,
             "counted_steps": mean.steps if mean else 0,
             "hidden_communication": mean.hidden_communication if mean else None,
+            "wire": mean.wire if mean else None,
+            "codec": mean.codec if mean else None,
+            "residual_memory": self.closed_form.memory.get("residual", 0) if self.closed_form else None,
             "busiest_rank_sends": self.busiest,
         }
 
@@ -242,7 +245,7 @@ def _closed_form_time(form: Cost | None, mean: MeanStep | None, roofline: bool) 
     """A closed form knows what is sent and when; what computing takes on a host it cannot know."""
     if form is None or roofline:
         return form.step_time if form else None
-    return mean.compute + form.step_time - form.compute if mean else None
+    return mean.compute + form.step_time - form.compute - form.codec if mean else None
 
 
 def _finished_steps(parts: Split) -> list[int]:
