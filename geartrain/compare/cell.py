@@ -173,17 +173,17 @@ def whole_batch_compute(grid: Grid, cell: Cell) -> float | None:
 def _run(grid: Grid, cell: Cell, folder: RunFolder | None) -> tuple[RunRecord | None, str | None, bool]:
     """The record, or as much of it as there is; what went wrong; whether it was the user who stopped it."""
     checkpoints = _checkpoints(grid, folder)
-    main = Training(
-        strategy=cell.strategy,
-        task=grid.task,
-        steps=grid.steps,
-        batch=grid.batch,
-        seed=grid.seed,
-        checkpoints=checkpoints,
-        targets=grid.targets,
-    )
     saved = None
     try:
+        main = Training(
+            strategy=cell.strategy.planned(grid.workload, cell.place(), grid.batch),
+            task=grid.task,
+            steps=grid.steps,
+            batch=grid.batch,
+            seed=grid.seed,
+            checkpoints=checkpoints,
+            targets=grid.targets,
+        )
         saved = read_info(checkpoints.resume) if checkpoints and checkpoints.resume else None
         engine = grid.engine(cell.cluster)
         record = engine.run(
