@@ -26,7 +26,9 @@ def any_value(hint):
         return st.floats(0, 1)  # shares and rates
     choices = get_args(hint)
     if int in choices:
-        return st.none() | st.integers(1, 2**50)
+        return st.none() | st.integers(1, 200) | st.integers(1, 2**50)
+    if float in choices:
+        return st.none() | st.floats(0, 1)
     return st.sampled_from(choices)
 
 
