@@ -14,11 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from geartrain.engines.real_datagrams import RealDatagrams
 from geartrain.engines.recorder import Recorder
 from geartrain.engines.upkeep_real import RealUpkeep
 from geartrain.errors import ConfigurationError
 from geartrain.record.log import Span, StepMark
 from geartrain.runtime.context import Context, Lane, Pending, Queue, Receiver
+from geartrain.runtime.datagrams import Datagrams
 from geartrain.runtime.seeding import stream_seed
 
 _POLL = 0.0005  # seconds between looks at things that cannot call back; chosen
@@ -119,7 +121,7 @@ class RealLane(Lane):
 
 
 def _no_store(name: str) -> Any:
-    raise ConfigurationError("a script's own loop has no ledger; only a `Training` needs one")
+    raise ConfigurationError("a script's own loop has no store for ledgers and datagrams; only a `Training` has one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,8 @@ class RankSettings:
         rank, world_size, num_workers, role, device, seed, nodes: see `Context`.
         make_group: (name, ranks) -> a group of these ranks of all, entered into the tables; None if this rank is not
             one of them.
-        make_store: a part of the run's store by its name, over a connection of its own; a `Training` needs it.
+        make_store: a part of the run's store by its name, over a connection of its own; a `Training` and datagrams
+            need it.
         fail: ends the rank because of an error, from any lane; does not return.
         on_step: is told the step that begins.
     """
@@ -173,7 +176,7 @@ class RealContext(Context):
         self.upkeep = RealUpkeep(self, recorder, self._rngs, settings.make_store)
         self._shared: dict[str, Tensor] = {}
         self._lanes: list[RealLane] = []
-        self._num_groups = 0
+        self._num_groups = self._num_datagrams = 0
         self._lock = threading.Lock()
 
     def rng(self, purpose: str) -> torch.Generator:
@@ -211,6 +214,11 @@ class RealContext(Context):
     def recv_any(self, buffer: Tensor, group: dist.ProcessGroup, tag: int = 0) -> int:
         source = dist.recv(buffer, group=group, tag=tag)
         return dist.get_group_rank(group, source)
+
+    def datagrams(self, size: int) -> Datagrams:
+        name = f"datagrams-{self._num_datagrams}"
+        self._num_datagrams += 1
+        return RealDatagrams(name, self._settings.make_store(name), self.recorder, self.rank, self.world_size, size)
 
     def shared(self, name: str, like: Tensor) -> Tensor:
         with self._lock:

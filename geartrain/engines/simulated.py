@@ -17,7 +17,9 @@ from geartrain.engines.base import Engine
 from geartrain.engines.upkeep_simulated import SimulatedUpkeep
 from geartrain.record.log import RunRecord, Span, StepMark
 from geartrain.runtime.context import Context, Lane, Pending, Queue
+from geartrain.runtime.datagrams import Datagrams
 from geartrain.runtime.seeding import stream_seed
+from geartrain.sim.datagrams import SimulatedDatagrams
 from geartrain.sim.explain import Explainer
 from geartrain.sim.fabric import Fabric, RankState
 from geartrain.sim.kernel import Activity, Event
@@ -112,7 +114,7 @@ class SimulatedContext(Context):
         self.upkeep = SimulatedUpkeep(self, self._fabric, self._state, self._generators, ranks.pacer(rank))
         self._shared: dict[str, torch.Tensor] = {}
         self._changed = Event("anything to become ready")
-        self._num_groups = 0
+        self._num_groups = self._num_datagrams = 0
         if rank < placement.num_workers:
             world = dist.group.WORLD
             assert world is not None, "it is there already"
@@ -171,6 +173,10 @@ class SimulatedContext(Context):
         work: Any = group.recv_anysource([buffer], tag)
         work.wait()
         return int(work.source_rank())
+
+    def datagrams(self, size: int) -> Datagrams:
+        self._num_datagrams += 1
+        return SimulatedDatagrams(self._fabric, f"{self._scope}datagrams-{self._num_datagrams}", self.rank)
 
     def shared(self, name: str, like: torch.Tensor) -> torch.Tensor:
         if name not in self._shared:

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.distributed as dist
 
+from geartrain.runtime.datagrams import Datagrams
 from geartrain.runtime.upkeep import Upkeep
 
 Role = str
@@ -171,6 +172,10 @@ class Context(ABC):
     @abstractmethod
     def recv_any(self, buffer: torch.Tensor, group: dist.ProcessGroup, tag: int = 0) -> int:
         """Receive into `buffer` from whoever sends first with this tag; returns the sender's group rank."""
+
+    @abstractmethod
+    def datagrams(self, size: int) -> Datagrams:
+        """An endpoint for packets of `size` bytes at most. Call it on all ranks, services too, in the same order."""
 
     @abstractmethod
     def shared(self, name: str, like: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from geartrain.sim.network import Network
 from geartrain.torch_private import WorldTable
 
 if TYPE_CHECKING:
+    from geartrain.sim.datagrams import Post
     from geartrain.sim.meeting import Channel
 
 
@@ -78,6 +79,7 @@ class Fabric:
         self.network = Network([link.capacity for link in placement.links])
         self.kernel = Kernel(self.network, explain)
         self.channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
+        self.posts: dict[str, Post] = {}
         self.ranks: list[RankState] = []
         self.num_messages = 0
         self.pages: dict[str, Any] = {}  # what ranks tell each other beside the run, by the name of the ledger

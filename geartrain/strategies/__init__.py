@@ -25,6 +25,7 @@ powersgd           PowerSGD          the same; Vogels and others, 2019, arXiv 19
 qsgd               QSGD              the same; Alistarh and others, 2017, arXiv 1610.02132
 terngrad           TernGrad          the same; Wen and others, 2017, arXiv 1705.07878
 sign_sgd           SignSGD           the same (EF-signSGD, signSGD with majority vote)
+switchml           SwitchML          Sapio and others, NSDI 2021, arXiv 1903.06701
 spp                SPP               Luo and others, INFOCOM 2022, arXiv 2204.10562
 """
 
@@ -62,6 +63,7 @@ from geartrain.strategies.qsgd import QSGD
 from geartrain.strategies.sign_sgd import SignSGD
 from geartrain.strategies.single import Single
 from geartrain.strategies.spp import SPP
+from geartrain.strategies.switchml import SwitchML
 from geartrain.strategies.synchronous import Synchronous
 from geartrain.strategies.terngrad import TernGrad
 from geartrain.strategies.text import build, split_list, split_settings, written
@@ -124,6 +126,7 @@ _GEARS = {
     **dict.fromkeys(("several_workers", "one_rank", "one_process", "awkward_parameters"), _OWN_SPEEDS),
     "not_finite": "workers share the samples, so there is no worker whose samples explode; tested apart",
 }
+_FIXED_POINT = {"one_process": "sums are of 32-bit integers, too coarse for its bound in float64; tested apart"}
 _TIMED = {"counted_bytes": "how many exchanges there are depends on time; the bytes of each are exact and tested"}
 
 TABLE: Mapping[str, Entry] = {
@@ -157,6 +160,7 @@ TABLE: Mapping[str, Entry] = {
         Entry(QSGD, "each number rounded at random to a few levels of a norm", _LOSSY),
         Entry(TernGrad, "each number as -s, 0 or s at random", _LOSSY),
         Entry(SignSGD, "one bit per number, with error feedback or by majority vote", _LOSSY),
+        Entry(SwitchML, "the switch adds gradients as they pass, packet by packet", _FIXED_POINT),
         Entry(SPP, "a pipeline of stages with replicas, planned for the cluster", _MICRO),
     )
 }

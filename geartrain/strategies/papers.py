@@ -114,3 +114,13 @@ GEAR_TRAINING = Paper(
     where="arXiv 1806.03925",
     part="abstract: the model split, its parts trained separately at different speeds; all else is our choice",
 )
+
+
+SWITCHML = Paper(
+    title="Scaling Distributed Machine Learning with In-Network Aggregation",
+    authors="Amedeo Sapio, Marco Canini, Chen-Yu Ho, Jacob Nelson, Panos Kalnis, Changhoon Kim, Arvind Krishnamurthy, "
+    "Masoud Moshref, Dan R. K. Ports, Peter Richtarik",
+    year=2021,
+    where="NSDI 2021, arXiv 1903.06701",
+    part="abstract, introduction and the authors' code; algorithms 1 to 4 and the evaluation are recalled",
+)

@@ -97,6 +97,11 @@ VARIANTS = {
     ],
     "qsgd": ["qsgd", "qsgd:levels=127,block=4,bucket_size=64B", "qsgd:levels=1,overlap=false"],
     "terngrad": ["terngrad", "terngrad:scaler=own,bucket_size=64B", "terngrad:bucket_size=1B,overlap=false"],
+    "switchml": [
+        "switchml",
+        "switchml:payload=8B,slots=3,burst=2,bucket_size=64B",
+        "switchml:payload=16B,factor=65536.0,slots=2,burst=1,overlap=false",
+    ],
     "sign_sgd": ["sign_sgd:kind=majority,overlap=false", "sign_sgd", "sign_sgd:bucket_size=64B"],
 }
 
