@@ -13,7 +13,7 @@ from geartrain.strategies import TABLE, parse
 from geartrain.strategies.text import written
 
 _HEADING = re.compile(r"^(Args|Example|Source|Attributes):")
-_SETTING = re.compile(r"^    (\w+): ")
+_SETTING = re.compile(r"^    (\w+(?:, \w+)*): ")
 
 
 def show(text: str, as_json: bool) -> None:
@@ -75,13 +75,14 @@ def _parts(strategy: Strategy) -> tuple[list[str], dict[str, str]]:
 
 
 def _meanings(text: str) -> dict[str, str]:
-    """Setting -> what it means, of the lines under Args."""
+    """Setting -> what it means, of the lines under Args; several may share a meaning."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         setting = _SETTING.match(line)
         if setting:
-            lines = found.setdefault(setting[1], [])
+            lines = []
+            found.update(dict.fromkeys(setting[1].split(", "), lines))
             line = line[setting.end() :]
         lines.append(line.strip())
     return {name: " ".join(lines) for name, lines in found.items()}
