@@ -10,6 +10,7 @@ adascale           AdaScale          Johnson and others, 2020, arXiv 2007.05105
 dear               DeAR              Zhang and others, ICDCS 2023, arXiv 2302.12445
 local_sgd          LocalSGD          Stich, 2018, arXiv 1805.09767 (and FedAvg, post-local SGD)
 cocod_sgd          CoCoDSGD          Shen and others, 2019, arXiv 1906.12043
+pipe_sgd           PipeSGD           Li and others, 2018, arXiv 1811.03619 (recalled)
 dasgd              DaSGD             Zhou and others, 2020, arXiv 2006.00441
 diloco             DiLoCo            Douillard and others, 2023, arXiv 2311.08105
 dpsgd              DPSGD             Lian and others, 2017, arXiv 1705.09056; Zhang and others, 2020, arXiv 2002.01119
@@ -58,6 +59,7 @@ from geartrain.strategies.local_sgd import LocalSGD
 from geartrain.strategies.mg_wfbp import MGWFBP
 from geartrain.strategies.parameter_server import ParameterServer
 from geartrain.strategies.peer_to_peer import PeerToPeer
+from geartrain.strategies.pipe_sgd import PipeSGD
 from geartrain.strategies.powersgd import PowerSGD
 from geartrain.strategies.qsgd import QSGD
 from geartrain.strategies.sign_sgd import SignSGD
@@ -106,6 +108,10 @@ _ASYNCHRONOUS = {
     "awkward_parameters": "compares with one process, which several workers do not equal; tested with one worker apart",
     "not_finite": "workers are steps apart, so they hear of it in different steps; tested apart",
 }
+_ONE_LATE = "a gradient is applied one step late, also when a worker is alone"
+_PIPED = dict.fromkeys(("several_workers", "one_rank", "one_process", "awkward_parameters"), _ONE_LATE) | {
+    "not_finite": "what happens to one worker reaches the others with the next sum, not in the same step"
+}
 _OUTER = {"one_rank": "merges with an older model also when a worker is alone"}
 _GOSSIP = {
     "several_workers": "models are averaged with a few others, so workers' models differ until the end",
@@ -141,6 +147,7 @@ TABLE: Mapping[str, Entry] = {
         Entry(DeAR, "all-reduces in two halves, behind backward and behind the next forward", _LATE),
         Entry(LocalSGD, "steps of each worker's own, models averaged every few steps (FedAvg, post-local SGD)", _APART),
         Entry(CoCoDSGD, "local SGD whose averages travel during the next period, no step lost", _APART),
+        Entry(PipeSGD, "all-reduce of gradients during the whole next step, applied one step late", _PIPED),
         Entry(DaSGD, "local SGD whose averages are blended in some steps later", {**_APART, **_OUTER}),
         Entry(DiLoCo, "many local steps, then an outer Nesterov step with what they changed", {**_APART, **_OUTER}),
         Entry(DPSGD, "models averaged with neighbours on a graph, in step (also delay-by-one)", _GOSSIP),

@@ -26,6 +26,14 @@ COCOD_SGD = Paper(
     part="abstract and the appendix's equations 9 and 10",
 )
 
+PIPE_SGD = Paper(
+    title="Pipe-SGD: A Decentralized Pipelined SGD Framework for Distributed Deep Net Training",
+    authors="Youjie Li and others",
+    year=2018,
+    where="arXiv 1811.03619",
+    part="recalled: a pipeline of width 2, without compression",
+)
+
 DASGD = Paper(
     title="DaSGD: Squeezing SGD Parallelization Performance in Distributed Training Using Delayed Averaging",
     authors="Qinggang Zhou, Yawen Zhang, Pengcheng Li, Xiaoyong Liu, Jun Yang, Runsheng Wang, Ru Huang",

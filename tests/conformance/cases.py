@@ -46,6 +46,7 @@ VARIANTS = {
     ],
     "local_sgd": ["local_sgd:period=2", "local_sgd:period=1", "local_sgd:period=3,switch=2,weights=equal"],
     "cocod_sgd": ["cocod_sgd:period=2", "cocod_sgd:period=1"],  # sampling=proportional: in the tests of its card
+    "pipe_sgd": ["pipe_sgd"],
     "dasgd": [
         "dasgd:period=2",
         "dasgd:period=3,delay=3,kept=0.5",
@@ -105,7 +106,7 @@ VARIANTS = {
     "sign_sgd": ["sign_sgd:kind=majority,overlap=false", "sign_sgd", "sign_sgd:bucket_size=64B"],
 }
 
-STEPS = {"abs_sgd": 300}
+STEPS = {"abs_sgd": 300, "pipe_sgd": 300}
 """Steps to learn digits, where a method needs more than others: gradients that are late do not go with momentum."""
 
 # On real processes one setting of each kind is enough: the numbers are checked on the simulated engine.
