@@ -4,8 +4,9 @@
     h_j is above                       at max(that, wire free) + n_j h / B + alpha,   the wire being free alpha earlier
     backward of j in station s ends    at max(station free, g_j there) + b_s  (+ update and all-reduce where it is due)
 
-Stations go on to the next revolution as soon as they can; the time of a step is the period of that. With one worker to
-a gear, free wires and speeds 1-R it is at most
+Messages of a mesh are taken to leave one after another; where wires are so slow that several travel at once, they share
+them, and the first ones come later than this says. Stations go on to the next revolution as soon as they can; the time
+of a step is the period of that. With one worker to a gear, free wires and speeds 1-R it is at most
 
     T = a_f + max(R (a_f + a_b), R b) + a_b
 
@@ -103,7 +104,8 @@ class GearCost:
             free: Q of free gears; 0: they are meshed.
         """
         turn = _Revolution(self, plan, stash=stash)
-        compute = max(turn.busy(index) for index in range(len(plan.stations)))
+        # Free gears replay only while they have nothing else to do.
+        compute = max(turn.busy(index, replay=not free) for index in range(len(plan.stations)))
         if free:
             crossing = 2 * sum(turn.crossing(0))
             around = len(turn.sizes) * (sum(t.forward + t.backward for t in turn.station_times(0)) + crossing) / free
@@ -175,17 +177,29 @@ class GearCost:
         return seconds
 
     def moving(self, rank: int, numel: float, kernels: int) -> float:
-        """Seconds in which a rank reads or writes so many elements."""
-        work = Work("move", 0.0, numel * self._workload.element_size, self._workload.dtype, kernels)
-        return closed_forms.work_time(work, self._place, rank, self._model) if numel else 0.0
+        """Seconds in which a rank reads or writes so many elements in so many kernels."""
+        nbytes = numel * self._workload.element_size
+        work = Work("move", 0.0, nbytes, self._workload.dtype, kernels)
+        return closed_forms.work_time(work, self._place, rank, self._model) if kernels else 0.0
 
-    def seconds(self, gear: int, plan: Plan, count: int) -> _Times:
-        """Of one worker of a gear for a micro-batch of `count` samples."""
-        workers = plan.workers[gear]
+    def seconds(self, gear: int, plan: Plan, count: int, *, hands_down: bool) -> _Times:
+        """Of one worker of a gear for a micro-batch of `count` samples.
+
+        Args:
+            hands_down: it computes the gradient of what went in: taken to be half of its first layer's backward, as in
+                products and convolutions.
+        """
+        workers, found = plan.workers[gear], list[tuple[float, float]]()
         layers = [layer for index in plan.parts[gear] for layer in self._layers[index]]
-        rows = len(rows_of(count, workers, workers[0]))
-        each = [self._seconds(layers, rank, rows) for rank in workers]
-        return _Times(max(f for f, _ in each), max(b for _, b in each))
+        first = [layer for layer in layers if layer.parameters][:1]
+        learns = hands_down or bool(self.trained(gear, plan))
+        for rank in workers:
+            rows = len(rows_of(count, workers, rank))
+            forward, backward = self._seconds(layers, rank, rows) if rows else (0.0, 0.0)
+            if gear and not hands_down and rows:
+                backward -= self._seconds(first, rank, rows)[1] / 2
+            found.append((forward, backward * learns))
+        return _Times(max(f for f, _ in found), max(b for _, b in found))
 
     def travelling(self, plan: Plan, lower: range, upper: range, count: int, size: int) -> tuple[float, float]:
         """Seconds in which a micro-batch fills the wires of a mesh, and what it takes beside that to arrive."""
@@ -225,12 +239,36 @@ class _Revolution:
         self._form, self._plan, self._stash = form, plan, stash
         count = min(plan.beats, form._batch)
         self.sizes = [len(rows_of(form._batch, range(count), beat)) for beat in range(count)]
-        self._times = [[self._of_beat(gears, beat) for beat in range(count)] for gears in plan.stations]
+        self._times = [[self._of_beat(index, beat) for beat in range(count)] for index in range(len(plan.stations))]
 
-    def _of_beat(self, gears: range, beat: int) -> _Times:
-        each = [self._form.seconds(gear, self._plan, self.sizes[beat]) for gear in gears]
+    def _of_beat(self, index: int, beat: int) -> _Times:
+        gears, form, plan = self._plan.stations[index], self._form, self._plan
+        each = [
+            form.seconds(gear, plan, self.sizes[beat], hands_down=bool(gear) and self._trained_below(gear))
+            for gear in gears
+        ]
+        forward = sum(t.forward for t in each) + (self._stashing(index) if beat == 0 else 0.0)
         adding = sum(self._adding(gear, beat) for gear in gears)
-        return _Times(sum(t.forward for t in each), sum(t.backward for t in each) + adding)
+        # Marks of a loss that is not finite, in the gradients and in what is handed down, and the first gradient.
+        marks = 1 + len(gears) + (1 if index and self._trained_below(gears[0]) else 0)
+        marking = form.moving(plan.workers[gears[0]][0], 0.0, marks + (index == len(plan.stations) - 1))
+        learns = self._trained_below(gears[-1] + 1)
+        return _Times(forward, sum(t.backward for t in each) + (adding + marking if learns else 0.0))
+
+    def _trained_below(self, gear: int) -> bool:
+        return any(self._form.trained(one, self._plan) for one in range(gear))
+
+    def _stashing(self, index: int) -> float:
+        """A station below the top one copies the parameters of gears that update more than once."""
+        if not self._stash or index == len(self._plan.stations) - 1:
+            return 0.0
+        seconds = 0.0
+        for gear in self._plan.stations[index]:
+            own = self._form.trained(gear, self._plan)
+            if self._plan.speeds[gear] > 1:
+                numel = 2 * sum(p.numel for p in own)
+                seconds += self._form.moving(self._plan.workers[gear][0], numel, len(own))
+        return seconds
 
     def _adding(self, gear: int, beat: int) -> float:
         """A gradient is added to those since the last update, if there are any."""
@@ -252,8 +290,7 @@ class _Revolution:
 
     def comes_down(self, index: int) -> bool:
         """Whether gradients come down to a station."""
-        last = self._plan.stations[index][-1]
-        return any(self._form.trained(gear, self._plan) for gear in range(last + 1))
+        return self._trained_below(self._plan.stations[index][-1] + 1)
 
     def updates(self, gear: int) -> int:
         """In a revolution, with replay."""
@@ -275,17 +312,17 @@ class _Revolution:
         """Seconds in which the top gear goes over what it has."""
         gear, times = len(self._plan.parts) - 1, 0.0
         for beat, count in enumerate(self.sizes):
-            once = self._form.seconds(gear, self._plan, count)
+            once = self._form.seconds(gear, self._plan, count, hands_down=False)
             times += once.forward + once.backward + self._adding(gear, beat)
         due = len(self._plan.due(gear, len(self.sizes)))
         return self._plan.replay * (times + due * self._form.updating(gear, self._plan))
 
-    def busy(self, index: int) -> float:
+    def busy(self, index: int, *, replay: bool = True) -> float:
         """Seconds in which a station computes or sums in a revolution."""
         gears = self._plan.stations[index]
         own = sum(t.forward + t.backward for t in self._times[index])
         own += sum(len(self._plan.due(gear, len(self.sizes))) * self._form.updating(gear, self._plan) for gear in gears)
-        return own + (self._replaying() if index == len(self._plan.stations) - 1 else 0.0)
+        return own + (self._replaying() if replay and index == len(self._plan.stations) - 1 else 0.0)
 
     def _program(self, index: int) -> list[tuple[str, int]]:
         """What a station does in a revolution: ("up" or "down", micro-batch)."""

@@ -107,10 +107,10 @@ class Wheel:
     def taint(self, poison: Tensor) -> None:
         """Add 0 or NaN to one element, so that a loss that is not finite reaches all workers of the gear."""
         witness = self._witness
-        if witness is None or poison.device.type == "meta":
+        if witness is None:
             return
         if witness.grad is None:
-            if not poison.isnan():
+            if poison.is_meta or not poison.isnan():
                 return  # what gets no gradient stays as it is
             witness.grad = torch.zeros_like(witness)
         witness.grad.view(-1)[0] += poison

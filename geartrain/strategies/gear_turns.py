@@ -124,7 +124,7 @@ class Station:
     @torch.no_grad()
     def mark(self) -> None:
         """Let the model's own witness, which the loop looks at, show NaN where a gear of this worker does."""
-        if self.top or self.ctx.meta:
+        if self.top:
             return
         for wheel in self.wheels:
             poison = wheel.poison
@@ -271,12 +271,14 @@ class MeshedWorker(Worker):
                 gradient = self._through_gear(gear, wheel, turn, gradient, count / self._samples(gear, number, beats))
             for poison in poisons:
                 wheel.taint(poison)
-            if number + 1 in station.plan.due(gear, len(beats)):
-                wheel.update()
         if self._down and station.wants[station.gears[0]] and gradient is not None and passes:
             for poison in poisons:
                 gradient.view(-1)[0] += poison
             self._down.give(number, gradient, count)
+        # Not earlier: the gears below wait for the gradient, and for no update here.
+        for gear, wheel in zip(station.gears, station.wheels, strict=True):
+            if number + 1 in station.plan.due(gear, len(beats)):
+                wheel.update()
         return loss
 
     def _through_gear(self, gear: int, wheel: Wheel, turn: Pass, gradient: Tensor, weight: float) -> Tensor | None:
