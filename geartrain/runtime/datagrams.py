@@ -34,10 +34,13 @@ class Datagrams(ABC):
         """Send all packets to each of these ranks (of `Context.everyone`), as they are at the moment of the call."""
 
     @abstractmethod
-    def receive(self, deadline: float | None = None) -> list[Packets]:
+    def receive(self, deadline: float | None = None, enough: int = 1) -> list[Packets]:
         """Wait until there are packets; all that are there, those of one length together.
 
-        They are the caller's until the next call. Nothing at `deadline`, a time of `ctx.clock`.
+        They are the caller's until the next call. An empty list at `deadline`, a time of `ctx.clock`, or before.
+
+        Args:
+            enough: where packets come fast and each call costs time, a moment may be waited for as many.
         """
 
     @abstractmethod

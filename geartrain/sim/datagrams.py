@@ -99,7 +99,7 @@ class SimulatedDatagrams(Datagrams):
         if event is not None:
             self._fabric.kernel.fire(event)
 
-    def receive(self, deadline: float | None = None) -> list[Packets]:
+    def receive(self, deadline: float | None = None, enough: int = 1) -> list[Packets]:
         fabric, inbox = self._fabric, self._post.inboxes[self._rank]
         fabric.kernel.sync()
         while not inbox:

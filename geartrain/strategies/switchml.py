@@ -123,10 +123,12 @@ class SwitchML(Strategy):
         check_most(self, loss=0.5)
         if self.payload is not None and self.payload % 4:
             raise StrategyError(
-                f"switchml: payload={self.payload} is no number of 32-bit integers; give a multiple of 4"
+                f"switchml: payload={self.payload} holds no whole 32-bit integers; give a multiple of 4"
             )
-        if self.factor is not None and not self.factor > 0:
-            raise StrategyError(f"switchml: factor={self.factor} cannot scale; give a number above 0, or none")
+        for key in ("factor", "timeout"):
+            value = getattr(self, key)
+            if value is not None and not 0 < value < math.inf:
+                raise StrategyError(f"switchml: {key}={value!r} does not fit; give a finite number above 0")
 
     def __str__(self) -> str:
         return render(self)

@@ -89,8 +89,9 @@ class Port:
         for begin in range(0, len(rows), self._burst):
             self._datagrams.send(targets, to_bytes(rows[begin : begin + self._burst]))
 
-    def receive(self, deadline: float | None) -> list[Rows]:
-        return [self._kept(to_rows(packets)) for packets in self._datagrams.receive(deadline)]
+    def receive(self, deadline: float | None, senders: int) -> list[Rows]:
+        """What has come, if possible a burst of each sender."""
+        return [self._kept(to_rows(packets)) for packets in self._datagrams.receive(deadline, senders * self._burst)]
 
     def _kept(self, rows: Rows) -> Rows:
         if self._random is None:
@@ -137,7 +138,7 @@ class SwitchedSum:
         while not stream.done:
             for rows in going:
                 port.send([self._switch], rows)
-            came = port.receive(stream.deadline if port.loses else None)
+            came = port.receive(stream.deadline if port.loses else None, senders=1)
             now = clock.now()
             going = [out for rows in came for out in stream.on_packets(rows, now)]
             if came:
@@ -164,7 +165,7 @@ def serve(ctx: Context, settings: Settings) -> None:
     workers = range(ctx.num_workers)
     look = progress = ctx.clock.now()
     while True:
-        came = port.receive(look + _LOOK if port.loses and state.missing() else None)
+        came = port.receive(look + _LOOK if port.loses and state.missing() else None, len(workers))
         now = ctx.clock.now()
         for rows in came:
             replies = state.on_packets(rows)

@@ -56,3 +56,10 @@ def picked(array: NDArray[Any], index: Indices) -> NDArray[Any]:
     if len(index) and index[-1] - index[0] + 1 == len(index):
         return array[index[0] : index[-1] + 1]
     return array[index]
+
+
+def distinct(sequence: Indices) -> Indices | None:
+    """Where each number comes first, in ascending order; None where they ascend already, which is the usual case."""
+    if len(sequence) < 2 or bool((sequence[1:] > sequence[:-1]).all()):
+        return None
+    return np.unique(sequence, return_index=True)[1]

@@ -23,7 +23,16 @@ import math
 import numpy as np
 
 from geartrain.collectives.aggregation.numbers import NOTHING, Chunks, Numbers
-from geartrain.collectives.aggregation.packets import EXPONENT, HEADER, WORKER, Indices, Rows, picked, sequences
+from geartrain.collectives.aggregation.packets import (
+    EXPONENT,
+    HEADER,
+    WORKER,
+    Indices,
+    Rows,
+    distinct,
+    picked,
+    sequences,
+)
 from geartrain.collectives.aggregation.timer import RetransmissionTimer
 
 
@@ -84,10 +93,13 @@ class WorkerStream:
 
     def on_packets(self, rows: Rows, now: float) -> list[Rows]:
         """Results have come, of one length; what is sent now."""
-        index, where = np.unique(sequences(rows) - self._first, return_index=True)
+        where = distinct(sequences(rows))
+        rows = rows if where is None else rows[where]
+        index = sequences(rows) - self._first
         fresh = (index >= 0) & (index < self.num_packets)
         fresh[fresh] = ~self._received[index[fresh]]
-        index, rows = index[fresh], rows[where[fresh]]
+        if not fresh.all():
+            index, rows = index[fresh], rows[fresh]
         if not len(index):
             return []
         self._account(index, now)
@@ -111,7 +123,8 @@ class WorkerStream:
     def _account(self, index: Indices, now: float) -> None:
         slot = (self._first + index) % self._slots
         once = ~self._repeated[slot]
-        self._timer.answered(float(now - self._since[slot][once].min()) if once.any() else None)
+        if once.any():
+            self._timer.answered(float(now - self._since[slot[once]].min()))
         self._since[slot] = math.inf
         self._received[index] = True
         self._left -= len(index)
@@ -120,7 +133,9 @@ class WorkerStream:
         """The packets that the results of these let go."""
         extra, slots = self._extra, self._slots
         steps = {slots, extra} - {0}
-        following = np.unique(np.concatenate([index + step for step in steps]))
+        following = index + slots
+        if len(steps) > 1:
+            following = np.unique(np.concatenate([following, index + extra]))
         following = following[following < self.num_packets]
         free = ~self._issued[following]
         for step in steps:

@@ -30,7 +30,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from geartrain.collectives.aggregation.packets import EXPONENT, HEADER, WORKER, Indices, Rows, sequence_slots, sequences
+from geartrain.collectives.aggregation.packets import (
+    EXPONENT,
+    HEADER,
+    WORKER,
+    Indices,
+    Rows,
+    distinct,
+    sequence_slots,
+    sequences,
+)
 
 
 @dataclass
@@ -138,11 +147,20 @@ def _by_worker(rows: Rows, slots: int) -> Iterator[tuple[int, Rows]]:
     for worker in np.unique(workers).tolist():
         part = rows[workers == worker]
         while len(part):
-            _, first = np.unique(sequences(part) % slots, return_index=True)
-            if len(first) == len(part):
+            first = _one_of_each(part, slots)
+            if first is None:
                 yield worker, part
                 break
             rest = np.ones(len(part), np.bool_)
             rest[first] = False
             yield worker, part[first]
             part = part[rest]
+
+
+def _one_of_each(rows: Rows, slots: int) -> Indices | None:
+    """The first packet of each slot; None where no slot comes twice."""
+    sequence = sequences(rows)
+    if distinct(sequence) is None and sequence[-1] - sequence[0] < slots:
+        return None
+    first = np.unique(sequence % slots, return_index=True)[1]
+    return None if len(first) == len(rows) else first

@@ -2,10 +2,11 @@
 
     r        the longest answer in a batch of results, of packets that were sent once      (Karn: others tell nothing)
     smooth  += (r - smooth) / 8,   spread += (|r - smooth| - spread) / 4
-    timeout  = least <= smooth + 4 * spread <= most,   doubled each time that it passes in vain, up to `most`
+    timeout  = least <= smooth + 4 * spread <= most,   doubled each time that it passes, up to `most`
 
-An answer takes as long as the slowest worker does, so a timer that does not double floods the switch with what is not
-lost at all.
+What was doubled stays so until a packet is answered that was sent once. An answer takes as long as the slowest worker
+does, and on a busy host as long as all the packets that wait there: a timer that does not double, or that believes
+answers to what it sent twice, floods the switch with what is not lost at all (measured: six packets for one).
 
 Source: the estimate is TCP's (RFC 6298); the doubling is in SwitchML's code, too, after 100 timeouts.
 """
@@ -32,11 +33,9 @@ class RetransmissionTimer:
         estimate = 0.0 if self._smooth is None else self._smooth + 4 * self._spread
         return min(max(estimate, self._least) * self._factor, self._most)
 
-    def answered(self, seconds: float | None) -> None:
-        """Results came; the longest of them took so long, None if nothing can be told."""
+    def answered(self, seconds: float) -> None:
+        """Packets that were sent once are answered; the longest of them took so long."""
         self._factor = 1.0
-        if seconds is None:
-            return
         if self._smooth is None:
             self._smooth, self._spread = seconds, seconds / 2
             return
