@@ -79,14 +79,21 @@ class Interpreter:
         self.row = table.rows[stage]
         self.place = plan.stages[stage].ranks.index(ctx.rank)
         self.replicas = len(plan.stages[stage].ranks)
+        self._step: _Step | None = None
 
     def run(self, batch: Batch) -> Outcome:
-        """One step on a global batch; all workers are given the same."""
+        """One step on a global batch, up to `drain`; all workers are given the same."""
         step = _Step(self, batch)
         for block in self.row:
             (step.forward if block.kind == "F" else step.backward)(block)
-        wait_all(step.sends)
+        self._step = step
         return step.outcome()
+
+    def drain(self) -> None:
+        """Wait until all that the step has sent has left. Sums over replicas need not wait for it."""
+        if self._step is not None:
+            wait_all(self._step.sends)
+        self._step = None
 
 
 class _Step:

@@ -108,8 +108,8 @@ class SPP(Strategy):
         check_fields(self, stages=1, micro_batches=1, chunks=1)
         if (self.chunks > 1) != (self.schedule == "interleaved"):
             raise StrategyError(
-                f"spp: chunks={self.chunks} with schedule={self.schedule}: an interleaved schedule has 2 or more pieces "
-                "per stage, the others have one"
+                f"spp: chunks={self.chunks} with schedule={self.schedule}: an interleaved schedule has 2 or more "
+                "pieces per stage, the others have one"
             )
         if self.schedule == "interleaved" and self.stages == 1:
             raise StrategyError("spp: one stage has nothing to interleave; give stages=2 or more, or another schedule")

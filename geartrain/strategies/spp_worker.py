@@ -63,9 +63,7 @@ class PipelineWorker(Worker):
 
     def _check_types(self) -> None:
         if self._replicas is not None and len({p.dtype for p in self._own}) > 1:
-            raise StrategyError(
-                "replicas of a stage sum gradients of one type; here are several.\n  replicate=false"
-            )
+            raise StrategyError("replicas of a stage sum gradients of one type; here are several.\n  replicate=false")
 
     def step(self, batches: Batches) -> StepResult:
         batch = on_device(batches.take(), self._ctx.device)
@@ -81,6 +79,7 @@ class PipelineWorker(Worker):
         if self._optimizer is not None:
             self._optimizer.step()
         self._tell(taint)
+        self._interpreter.drain()
         self._poison(taint)
         return StepResult(None if self._ctx.meta else outcome.loss.item(), outcome.samples)
 

@@ -1,9 +1,10 @@
 """Runs a strategy on an engine and brings home what the checks look at."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from geartrain.cluster import Cluster
 from geartrain.cluster.load import load_cluster
 from geartrain.cluster.placement import Placement
 from geartrain.cost.terms import Traffic
@@ -35,7 +36,7 @@ class Steps:
                 part.load_state_dict(state)
             part.run()
             return {"state": copy.deepcopy(part.state_dict())}
-        batches = self.task.batches(ctx.rank, ctx.num_workers, self.batch, seed=3)
+        batches = self.task.batches(*self.strategy.deal(ctx.rank, ctx.num_workers), self.batch, seed=3)
         if state is not None:
             part.load_state_dict(state[0])
             batches.load_state_dict(state[1])
@@ -58,8 +59,17 @@ class Steps:
         }
 
 
+def planned(main: Any, cluster: Cluster, workers: int) -> Any:
+    """The same with all decided that depends on the model and the cluster, where anything does."""
+    if not main.strategy.needs.ordered_model:
+        return main
+    place = Placement(cluster, workers, main.strategy.roles(workers).services)
+    return replace(main, strategy=main.strategy.planned(task_workload(main.task), place, main.batch))
+
+
 def run(engine: Engine, main: Any, workers: int, *, seed: int = 0, meta: bool = False) -> RunRecord:
     services = main.strategy.roles(workers).services
+    main = planned(main, CLUSTER, workers)
     return engine.run(main, CLUSTER, workers=workers, services=services, seed=seed, meta=meta)
 
 

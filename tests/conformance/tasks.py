@@ -1,6 +1,6 @@
 """Small tasks whose numbers can be reasoned about. They pickle, so that they reach the processes of a real engine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,6 +62,56 @@ class Golden(Task):
         return DealtBatches(numbers, numbers, rank=rank, num_workers=num_workers, batch=batch, seed=seed)
 
 
+class Term(nn.Module):
+    """Adds `factor` times the sum of a tensor, times a sample's number, to what the terms before it came to.
+
+    Takes and returns (samples, 2): the number and the sum so far.
+    """
+
+    def __init__(self, factor: int, tensor: nn.Parameter) -> None:
+        super().__init__()
+        self.factor, self.tensor = factor, tensor
+
+    def forward(self, state: Tensor) -> Tensor:
+        scale, total = state.unbind(1)
+        return torch.stack([scale, total + self.factor * self.tensor.sum() * scale], 1)
+
+
+@dataclass(frozen=True)
+class Chain(Task):
+    """`Golden` as a chain of one part for each tensor: the same gradients and weights."""
+
+    name = "chain"
+    source = "made for tests"
+
+    awkward: bool = False
+
+    def model(self, seed: int) -> nn.Module:
+        terms = [Term(factor, nn.Parameter(torch.zeros(shape))) for factor, shape in enumerate(SHAPES, start=1)]
+        if self.awkward:
+            frozen = nn.Parameter(torch.ones(5), requires_grad=False)
+            terms += [Term(len(SHAPES) + 1, terms[1].tensor), Term(len(SHAPES) + 2, frozen)]
+            terms[0].unused = nn.Parameter(torch.ones(4))
+        return nn.Sequential(*terms)
+
+    def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return Golden().optimizer(params)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(batch.inputs)[:, 1].sum() / len(batch.inputs)
+
+    def metric(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+    def batches(self, rank: int, num_workers: int, batch: int, seed: int) -> Batches:
+        numbers = 8.0 * torch.arange(-7, 9).float()
+        inputs = torch.stack([numbers, torch.zeros(len(numbers))], 1)
+        return DealtBatches(inputs, numbers, rank=rank, num_workers=num_workers, batch=batch, seed=seed)
+
+    def cuts(self) -> Sequence[str]:
+        return tuple(str(index) for index in range(len(SHAPES) + 2 * self.awkward))
+
+
 @dataclass(frozen=True)
 class Curve(Task):
     """A small tanh network fits a curve; Adam, so that the optimizer has state of several kinds.
@@ -96,6 +146,9 @@ class Curve(Task):
         inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(1)).to(self.dtype)
         targets = torch.stack([inputs.prod(1), inputs.sum(1).sin()], 1)
         return DealtBatches(inputs, targets, rank=rank, num_workers=num_workers, batch=batch, seed=seed)
+
+    def cuts(self) -> Sequence[str]:
+        return ("0", "1", "2")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from geartrain.runtime.loop import Training
 from geartrain.runtime.saved_state import read_state
 from geartrain.strategies import TABLE, parse
 from tests.conformance.cases import VARIANTS, real_engine, variants
-from tests.conformance.harness import CLUSTER
+from tests.conformance.harness import CLUSTER, planned
 from tests.conformance.tasks import Curve
 
 ENGINE = SimulatedEngine(Roofline())
@@ -30,6 +30,9 @@ class Noisy(Curve):
         model = super().model(seed)
         return nn.Sequential(model[0], nn.Dropout(0.2), *model[1:])
 
+    def cuts(self):
+        return ("0", "1", "2", "3")
+
 
 def train(text, folder, steps, *, workers, resume=None, engine=ENGINE, task=None):
     strategy, saved = parse(text), read_info(resume) if resume else None
@@ -41,6 +44,7 @@ def train(text, folder, steps, *, workers, resume=None, engine=ENGINE, task=None
         checkpoints=Checkpoints(folder=folder, every=2, resume=resume),
     )
     services = strategy.roles(workers).services
+    main = planned(main, JITTERY, workers)
     return whole_record(engine.run(main, JITTERY, workers=workers, services=services), saved)
 
 
