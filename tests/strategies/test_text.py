@@ -12,19 +12,26 @@ from geartrain.strategies import TABLE, from_table, parse, parse_list
 from geartrain.strategies.parameter_server import ParameterServer
 from geartrain.strategies.peer_to_peer import PeerToPeer
 from geartrain.strategies.single import Single
+from geartrain.strategies.spp import SPP
 from geartrain.strategies.synchronous import Synchronous
 from geartrain.strategies.text import describe
 
 
-def any_value(hint):
-    """Values of a field, drawn from its type alone, so that new methods are covered too."""
+def any_value(hint, default):
+    """Values of a field, drawn from its type alone, so that new methods are covered too; of a text its default."""
+    if hint is str or str in get_args(hint):
+        return st.just(default)
     if hint is bool:
         return st.booleans()
     if hint is int:
         return st.integers(1, 2**40)
     if hint is float:
         return st.floats(0, 1)  # shares and rates
+    if hint is str:
+        return WORDS
     choices = get_args(hint)
+    if str in choices:
+        return st.none() | WORDS
     if int in choices:
         return st.none() | st.integers(1, 200) | st.integers(1, 2**50)
     if float in choices:
@@ -34,7 +41,9 @@ def any_value(hint):
 
 def any_strategy(kind):
     hints = get_type_hints(kind)
-    settings = st.fixed_dictionaries({field.name: any_value(hints[field.name]) for field in fields(kind)})
+    settings = st.fixed_dictionaries(
+        {field.name: any_value(hints[field.name], field.default) for field in fields(kind)}
+    )
     return settings.map(lambda values: made(kind, values)).filter(lambda strategy: strategy is not None)
 
 
@@ -46,7 +55,8 @@ def made(kind, values):
         return None
 
 
-strategies = st.one_of([any_strategy(entry.kind) for entry in TABLE.values()])
+PLANNED = SPP(micro_batches=2, plan="2@0/1@1+2", order="F2B2/FBFB")
+strategies = st.just(PLANNED) | st.one_of([any_strategy(entry.kind) for entry in TABLE.values()])
 
 
 @given(strategies)
@@ -68,6 +78,7 @@ def test_lists_read_back(several):
         ("synchronous:bucket_size=25 MiB", Synchronous()),
         ("synchronous:bucket_size=1kB", Synchronous(bucket_size=1000)),
         ("parameter_server:servers=4,shard=tensors", ParameterServer(servers=4, shard="tensors")),
+        ("spp:micro_batches=2,plan=2@0/1@1+2,order=F2B2/FBFB", PLANNED),
     ],
 )
 def test_reads(text, strategy):
