@@ -11,7 +11,7 @@ from geartrain.cluster.load import load_cluster
 from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import StrategyError
 from geartrain.runtime.loop import Training
-from geartrain.strategies import parse
+from geartrain.strategies import parse, serving
 from geartrain.strategies.apam import APAM, AdaptiveUpdate
 from geartrain.strategies.apam_speedup import speedup, sync_epoch_time
 from geartrain.tasks.digits import Digits
@@ -82,20 +82,76 @@ def test_artificial_delay_of_one_model_is_serial():
 # 2. and 3. The state lives at the master
 
 
-def test_replaying_the_log_of_gradients_reproduces_the_state():
-    generator = torch.Generator().manual_seed(1)
-    log = [torch.randn(7, generator=generator) for _ in range(20)]
-    states = []
-    for _ in range(2):
-        x = torch.zeros(7)
-        update = AdaptiveUpdate(APAM(), x)
-        for g in log:
-            before = update.vhat.clone()
-            update.gradient.copy_(g)
-            update.apply()
-            assert (update.vhat >= before).all() and (update.vhat >= update.v).all()
-        states.append([x, *(update.state_dict()[name] for name in ("m", "v", "vhat"))])
-    assert all(map(torch.equal, *states))
+def replay(strategy, x, log):
+    """x, m, v, vhat after these gradients, written as in the paper; in double precision."""
+    m, v, vhat = (torch.zeros_like(x) for _ in range(3))
+    for k, gradient in enumerate(log, start=1):
+        g = gradient.double() + strategy.weight_decay * x
+        alpha = strategy.rate / (math.sqrt(k) if strategy.step == "inverse_root" else 1)
+        m = strategy.beta1 * m + (1 - strategy.beta1) * g
+        v = strategy.beta2 * v + (1 - strategy.beta2) * g * g
+        vhat = torch.maximum(vhat, v)
+        first, second = 1 - strategy.beta1**k, math.sqrt(1 - strategy.beta2**k)
+        correction = {"sgd": 1.0, "momentum": 1 / first}.get(strategy.rule, second / first)
+        alpha *= correction if strategy.bias_correction else 1
+        step = {
+            "sgd": g,
+            "momentum": m,
+            "adam": m / (v.sqrt() + strategy.eps),
+            "amsgrad": m / (vhat.sqrt() + strategy.eps),
+        }
+        x = x - alpha * step[strategy.rule]
+    return x, m, v, vhat
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apam:rate=0.01",
+        "apam:rule=adam,step=inverse_root,weight_decay=0.1,rate=0.01",
+        "apam:rule=momentum,beta1=0.5",
+        "apam:rule=sgd,rate=0.1",
+    ],
+)
+def test_replaying_the_log_of_gradients_reproduces_the_state(text, monkeypatch):
+    """What the master of five workers was sent, in the order in which it took it, gives its model and its moments."""
+    log, update_with, masters = [], serving.Server._update_with, []
+
+    def logged(server, group):
+        if not masters:
+            masters.append((server, server._flat.double()))
+        log.append(server._pushed[group[0]].clone())
+        before = server._update.vhat.clone()
+        update_with(server, group)
+        assert (server._update.vhat >= before).all()
+        assert parse(text).rule != "amsgrad" or (server._update.vhat >= server._update.v).all()
+
+    monkeypatch.setattr(serving.Server, "_update_with", logged)
+    run(text, Curve(), 5, 6, batch=17)
+    server, start = masters[0]
+    assert len(log) == 30
+    x, m, v, vhat = replay(parse(text), start, log)
+    torch.testing.assert_close(server._flat.double(), x, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(x, start, atol=1e-3)
+    kept = {"sgd": {}, "momentum": {"m": m}, "adam": {"m": m, "v": v}}.get(
+        parse(text).rule, {"m": m, "v": v, "vhat": vhat}
+    )
+    for name, expected in kept.items():
+        torch.testing.assert_close(getattr(server._update, name).double(), expected, rtol=1e-5, atol=1e-8)
+
+
+def test_the_state_follows_from_the_log_bit_for_bit():
+    """Saved after each gradient and loaded into another master, it gives the same bits as one that was never saved."""
+    log = torch.randn(20, 7, generator=torch.Generator().manual_seed(1))
+    x, y = torch.zeros(7), torch.zeros(7)
+    update = AdaptiveUpdate(APAM(), x)
+    for g in log:
+        other = AdaptiveUpdate(APAM(), y)
+        other.load_state_dict(update.state_dict())
+        for one in (update, other):
+            one.gradient.copy_(g)
+            one.apply()
+        assert torch.equal(x, y)
 
 
 def test_workers_hold_no_moments():

@@ -21,7 +21,7 @@ from geartrain.record.means import mean_step
 from geartrain.record.split import split
 from geartrain.runtime.loop import Training
 from geartrain.runtime.worker import Batch, Task
-from geartrain.strategies import parse
+from geartrain.strategies import parse, serving
 from geartrain.tasks.workload_task import WorkloadTask
 from tests.conformance import harness
 from tests.conformance.tasks import Curve, Exploding, Golden
@@ -93,6 +93,68 @@ def test_replaying_the_schedule_of_delays_by_hand_gives_the_trajectory():
         path.append(path[-1] - Lined().rate * path[len(path) - 1 - delay])
     assert len(path) == 25
     assert record.results[0]["metric"]["x"] == pytest.approx(path[-1], rel=1e-5)
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """The server's log: for each update, (worker, version of its model, gradient) of its gradients, and the model."""
+    found, update_with = [], serving.Server._update_with
+
+    def logged(server, group):
+        used = [(worker, server._versions[worker], server._pushed[worker].clone()) for worker in group]
+        update_with(server, group)
+        found.append((used, server._flat.clone()))
+
+    monkeypatch.setattr(serving.Server, "_update_with", logged)
+    return found
+
+
+def flat(tensors):
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def load(parameters, values):
+    parts = values.split([parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter).clone() for parameter, part in zip(parameters, parts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [
+        ("async_sgd:step=constant", lambda t, tau: 1),
+        ("async_sgd:gather=3,step=decaying,kappa=0.5", lambda t, tau: 1 / (1 + 0.5 * 1) / t),
+        ("async_sgd:gather=2,step=per_update", lambda t, tau: 1 / max(1, tau)),
+    ],
+)
+def test_replaying_the_log_of_gradients_gives_every_gradient_and_every_model_bit_for_bit(text, factor, updates):
+    """Gradients are recomputed at the model of the version they name, and applied by a loop without any server."""
+    workers, batch, task = 5, 17, Curve()
+    gather = parse(text).gather
+    run(text, task, workers, 6, batch=batch, cluster=UNEQUAL, compute=Roofline())
+    model = task.model(0)
+    parameters = list(model.parameters())
+    optimizer, worker = task.optimizer(parameters), task.model(0)
+    streams = [task.batches(rank, workers, batch, 0) for rank in range(workers)]
+    versions = [flat(parameters)]
+    for t, (used, after) in enumerate(updates, start=1):
+        for rank, version, gradient in used:
+            for parameter, values in zip(worker.parameters(), load(parameters, versions[version]), strict=True):
+                parameter.data, parameter.grad = values, None
+            taken = streams[rank].take()
+            loss = task.loss(worker, taken)
+            loss.backward(gradient=torch.full_like(loss, taken.weight * workers / gather))
+            assert torch.equal(flat(p.grad for p in worker.parameters()), gradient)
+        total = used[0][2].clone()
+        for _, _, gradient in used[1:]:
+            total += gradient
+        total *= gather / len(used)  # at the end fewer workers are left than are gathered
+        for parameter, gradient in zip(parameters, load(parameters, total), strict=True):
+            parameter.grad = gradient
+        optimizer.param_groups[0]["lr"] = task.rate * factor(t, max(t - 1 - version for _, version, _ in used))
+        optimizer.step()
+        versions.append(flat(parameters))
+        assert torch.equal(versions[-1], after)
+    assert sum(len(used) for used, _ in updates) == 6 * workers
 
 
 # 3. Mean staleness
