@@ -141,6 +141,8 @@ class _Asker:
     def _ask(self, num: int, size: int) -> list[float]:
         ctx, message = self._ctx, _room(self._ctx, size)
         self._tell(num, size)
+        # Its room is ready, too: filling it on a slow device would count as time of the wire.
+        dist.recv(self._back, group=ctx.workers, group_src=self._target)
         return [_timed(ctx, lambda: self._exchange(message)) for _ in range(num)]
 
     def _exchange(self, message: torch.Tensor) -> None:
@@ -153,6 +155,7 @@ def _answer(ctx: Context, source: int, effort: Effort) -> None:
     back = _room(ctx, FEW)
     for num, size in ((1, FEW), (1, effort.largest)) if effort.exact else _told(ctx, source):
         message = _room(ctx, size)
+        dist.send(back, group=ctx.workers, group_dst=source)
         for _ in range(num):
             dist.recv(message, group=ctx.workers, group_src=source)
             dist.send(back, group=ctx.workers, group_dst=source)

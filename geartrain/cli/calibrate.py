@@ -62,7 +62,7 @@ def calibrate(asked: Asked, as_json: bool) -> int:
                     site, sizes=sizes, effort=effort, name=_name(asked.out), given=given, stage=stage
                 )
                 table = _compute_table(asked, site, found, stage)
-            except Interrupted:
+            except (Interrupted, KeyboardInterrupt):
                 tell("interrupted: nothing was written")
                 return 130
         if site.leads:

@@ -177,6 +177,13 @@ def test_other_devices_make_groups_of_their_own():
     assert [group.device.flops["fp32"] for group in found.nodes] == pytest.approx([1.5e12, 0.75e12, 1.5e12], rel=1e-6)
 
 
+def test_a_slow_device_is_no_slow_wire():
+    slow = Overrides(nodes=(NodeOverride(node=1, speed=0.01),))
+    found = calibrated(cluster(Star(wire=WIRE), overrides=slow), 4, sizes=(64,)).cluster
+    assert found.overrides == Overrides() and isinstance(found.topology, Star)
+    assert len({pair.rate for pair in found.measured.pairs}) == 1
+
+
 def test_algorithms_of_the_given_cluster_are_kept():
     given = cluster(Star(wire=WIRE), collectives=Collectives(all_reduce="tree"))
     found = calibrated(given, 4)

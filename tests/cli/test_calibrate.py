@@ -87,9 +87,10 @@ def test_ranks_of_a_launcher_are_not_chosen(monkeypatch, capsys):
     assert code == 2 and "call it once, without torchrun" in told
 
 
-def test_ctrl_c_writes_nothing(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("what", [Interrupted, KeyboardInterrupt])
+def test_ctrl_c_writes_nothing(what, tmp_path, monkeypatch, capsys):
     def interrupted(self, program):
-        raise Interrupted("Ctrl-C")
+        raise what("Ctrl-C")
 
     monkeypatch.setattr(EngineSite, "run", interrupted)
     out = tmp_path / "found.toml"
