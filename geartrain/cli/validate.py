@@ -9,6 +9,7 @@ from pathlib import Path
 from geartrain.cli.output import print_json, results, tell, told
 from geartrain.errors import ConfigurationError, UnknownName
 from geartrain.record.files import RunFolder, readable, write_together
+from geartrain.validation.cells import CELLS
 from geartrain.validation.grid import FOLDER, GRID_FILE, cases, load_grids
 from geartrain.validation.network import check_network
 from geartrain.validation.published import check_published
@@ -34,12 +35,15 @@ class Asked:
 
 
 def validate(asked: Asked, as_json: bool) -> int:
-    """Check what was asked for, print it, keep it; 0: all reached, 1: something missed, 130 after Ctrl-C."""
+    """Check what was asked for, print it, keep it.
+
+    0: all reached, 1: something missed, 2: nothing could be checked, 130 after Ctrl-C.
+    """
     if asked.out and asked.resume and asked.out.resolve() != asked.resume.resolve():
         raise ConfigurationError(
             f"--out {asked.out} and --resume {asked.resume} are two folders; give --resume alone to go on there"
         )
-    if asked.resume and not asked.resume.is_dir():
+    if asked.resume and not any((asked.resume / name).exists() for name in (RESULT, CELLS)):
         raise ConfigurationError(f"there is no validation to go on with in {str(asked.resume)!r}; begin one with --out")
     out = asked.resume or asked.out
     folder = None if out is None else RunFolder(out).path
@@ -51,6 +55,9 @@ def validate(asked: Asked, as_json: bool) -> int:
         print_json(validation_json(sections, quick=asked.quick))
     if interrupted:
         return 130
+    if not any(section.rows for section in sections.values()):
+        tell("nothing was checked")
+        return 2
     missed = sum(section.missed for section in sections.values())
     tell(f"missed: {missed}" if missed else "nothing missed")
     return 1 if missed else 0
@@ -75,7 +82,7 @@ def _check(asked: Asked, out: Path | None, show: _Show) -> tuple[dict[str, Secti
     file = load_grids(files / GRID_FILE) if set(names) & set(ENGINES) else None
     sections: dict[str, Section] = {}
     if PUBLISHED in names:
-        sections[PUBLISHED] = _published(files, papers, show)
+        sections[PUBLISHED] = _published(files, papers, _whole(asked.only), show)
     if NETWORK in names:
         sections[NETWORK] = show(check_network(asked.quick))
     for engine in ENGINES:
@@ -100,14 +107,19 @@ def chosen(only: str | None) -> tuple[Sequence[str], Sequence[str]]:
         return SECTIONS, ()
     names = [name.strip() for name in only.split(",")]
     if not all(names):
-        raise ConfigurationError(f"--only {only!r} has an empty name; write it like --only network,hw-scaling")
+        raise ConfigurationError(f"--only {only!r} has an empty name; write it like --only network,ps-p2p-ring")
     papers = tuple(name for name in names if name not in SECTIONS)
     sections = tuple(name for name in SECTIONS if name in names or (name == PUBLISHED and papers))
-    return sections, () if PUBLISHED in names else papers
+    return sections, papers
 
 
-def _published(files: Path, papers: Sequence[str], show: _Show) -> Section:
+def _whole(only: str | None) -> bool:
+    """Whether all papers were asked for by the section's name, whatever papers stand beside it."""
+    return only is not None and PUBLISHED in (name.strip() for name in only.split(","))
+
+
+def _published(files: Path, papers: Sequence[str], whole: bool, show: _Show) -> Section:
     try:
-        return show(check_published(files, papers))
+        return show(check_published(files, papers, whole))
     except UnknownName as error:
         raise UnknownName("section, or paper with figures,", error.given, [*SECTIONS, *error.known]) from error

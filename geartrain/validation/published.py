@@ -136,12 +136,13 @@ def load_figures(path: Path) -> Paper:
     return _parse(_read(path), str(path))
 
 
-def check_published(folder: Path, only: Collection[str] = ()) -> Section:
+def check_published(folder: Path, only: Collection[str] = (), whole: bool = False) -> Section:
     """Predict every figure of every file in a folder.
 
     Args:
         folder: with one TOML file a paper; a file with neither `paper` nor `figure` is none of them and left alone.
         only: short names of papers; all of them if empty.
+        whole: all papers in any case; those in `only` must be there nevertheless.
 
     Returns a section with a row for each figure; those that are missed are named in its notes as well. Its details have
     under `figures` the settings in words and what was given to each function, in the rows' order.
@@ -150,7 +151,7 @@ def check_published(folder: Path, only: Collection[str] = ()) -> Section:
     for name in only:
         if name not in papers:
             raise UnknownName(f"paper with figures in {str(folder)!r}", name, papers)
-    chosen = [paper for name, paper in papers.items() if not only or name in only]
+    chosen = [paper for name, paper in papers.items() if whole or not only or name in only]
     rows = [_row(paper, figure) for paper in chosen for figure in paper.figure]
     missed = [row for row in rows if row[-1] != HOLDS]
     return Section(
@@ -171,7 +172,7 @@ def _papers(folder: Path) -> dict[str, Paper]:
     if not folder.is_dir():
         raise ConfigurationError(
             f"there is no folder {str(folder)!r} with published figures\n"
-            "  run it where the project's validation/ lies, or name that folder"
+            "  give --files the folder validation/ of a checkout of geartrain, or one of your own"
         )
     papers: dict[str, Paper] = {}
     for path in sorted(folder.glob("*.toml")):
@@ -192,7 +193,7 @@ def _row(paper: Paper, figure: Figure) -> list[Value]:
     try:
         predicted = figure.predicted()
         verdict = HOLDS if figure.holds(predicted) else MISSED
-    except Exception as problem:  # a figure whose function fails in whatever way is missed, and the others go on
+    except (Exception, SystemExit) as problem:  # fails in whatever way: it is missed, and the others go on
         verdict = f"{UNPREDICTED}: {_reason(problem)}"
     error = predicted / figure.published - 1 if predicted is not None and figure.published else None
     return [
@@ -208,7 +209,7 @@ def _row(paper: Paper, figure: Figure) -> list[Value]:
     ]
 
 
-def _reason(problem: Exception) -> str:
+def _reason(problem: BaseException) -> str:
     """The first line of what went wrong; the kind of error too where it is none of ours."""
     first = (str(problem).splitlines() or [""])[0]
     return first if isinstance(problem, GeartrainError) else f"{type(problem).__name__}: {first}"

@@ -54,7 +54,7 @@ def test_names_choose_sections_and_papers():
     assert chosen(None) == (("network", "published", "emulated", "real"), ())
     assert chosen("emulated, network") == (("network", "emulated"), ())
     assert chosen("hw-scaling,universal-perf") == (("published",), ("hw-scaling", "universal-perf"))
-    assert chosen("hw-scaling,published") == (("published",), ())
+    assert chosen("hw-scaling,published") == (("published",), ("hw-scaling",))
     with pytest.raises(ConfigurationError, match="empty name"):
         chosen("network,,")
 
@@ -70,6 +70,7 @@ def test_the_network_alone(capsys, tmp_path):
     ("args", "says"),
     [
         (["--only", "netwrk"], "did you mean 'network'"),
+        (["--only", "published,netwrk"], "did you mean 'network'"),
         (["--only", "emulated", "--files", "nowhere"], "cannot read the grids"),
         (["--only", "published", "--files", "nowhere"], "no folder 'nowhere'"),
         (["--resume", "nowhere"], "there is no validation to go on with"),
@@ -80,6 +81,19 @@ def test_what_cannot_be_is_refused(args, says, capsys, workdir):
     assert validate(*args) == 2
     assert says in " ".join(capsys.readouterr().err.split())
     assert list(Path().iterdir()) == []
+
+
+def test_nothing_checked_is_no_success(monkeypatch, capsys, tmp_path, files):
+    monkeypatch.setattr("geartrain.validation.runs.check_possible", lambda engine: "no rights")
+    assert validate("--quick", "--only", "emulated", "--files", files) == 2
+    assert "nothing was checked" in capsys.readouterr().err
+    assert validate("--quick", "--only", "emulated,network", "--files", files) == 0
+
+
+def test_only_a_validation_can_be_gone_on_with(capsys, tmp_path):
+    assert validate("--quick", "--only", "network", "--resume", tmp_path) == 2
+    assert "there is no validation to go on with" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.emu

@@ -22,6 +22,10 @@ def broken(**given):
     raise KeyError("no such layer\nand more")
 
 
+def leaving(**given):
+    raise SystemExit(0)
+
+
 def nothing(**given):
     return float("nan")
 
@@ -77,6 +81,7 @@ def test_figures_that_hold_and_figures_that_do_not(tmp_path):
         ({"function": "broken"}, "KeyError: 'no such layer"),
         ({"function": "nothing"}, "returned nan; expected a finite number"),
         ({"function": "absent"}, "AttributeError"),
+        ({"function": "leaving"}, "SystemExit"),
     ],
 )
 def test_what_cannot_be_predicted_is_missed_and_the_others_go_on(tmp_path, changes, words):
