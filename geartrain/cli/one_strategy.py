@@ -27,8 +27,9 @@ def show(text: str, as_json: bool) -> None:
     console.print(f"{told['strategy']}  {told['summary']}", markup=False, soft_wrap=True)
     console.print(f"paper: {told['paper']}", style="dim", markup=False, soft_wrap=True)
     for name in ("rule", "cost", "when to use"):
-        console.print(f"\n{name}", style="bold")
-        console.print(_indented(told[name]), markup=False, soft_wrap=True)
+        if told[name]:  # a strategy of one's own may leave parts out
+            console.print(f"\n{name}", style="bold")
+            console.print(_indented(told[name]), markup=False, soft_wrap=True)
     console.print("\nsettings" if told["settings"] else "\nno settings", style="bold")
     for name, setting in told["settings"].items():
         console.print(f"  {name} = {setting['value']}", markup=False, soft_wrap=True)

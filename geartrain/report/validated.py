@@ -20,6 +20,9 @@ MOST_PAIRS = 12
 MOST_NOTES = 16
 """Notes of a section that are shown unfolded: what was missed stands in its table as well."""
 
+MOST_ROWS = 40
+"""Rows of a table that are shown unfolded: of a longer one the notes say what was missed."""
+
 _INTERVALS = 32_000
 """Intervals in all these timelines together."""
 
@@ -49,13 +52,13 @@ def cells(checked: Sequence[Checked], judged: bool = True) -> str:
 
 
 def _table(table: Table) -> str:
-    """A section: its cells where it has some, notes, and its table, folded when the cells say it already."""
+    """A section: its cells where it has some, notes, and its table, folded when the cells say it or it is long."""
     body = cells(table.cells) if table.cells else ""
     body += _notes(table)
     if table.rows:
         rows = "1 row" if len(table.rows) == 1 else f"{len(table.rows)} rows"
         summary = element("summary", text(f"{rows}, {table.missed} missed"))
-        folded = "" if table.missed and not table.cells else None
+        folded = "" if table.missed and not table.cells and len(table.rows) <= MOST_ROWS else None
         body += element("details", summary + _grid(table), open=folded)
     return element("h3", text(table.title), cls="part") + body
 
@@ -67,7 +70,10 @@ def _notes(table: Table) -> str:
     whole = element("ul", "".join(notes), cls="notes")
     if len(notes) <= MOST_NOTES:
         return whole
-    return element("details", element("summary", text(f"{len(notes)} notes, {table.missed} missed")) + whole)
+    opened = "" if table.missed and len(table.rows) > MOST_ROWS else None
+    return element(
+        "details", element("summary", text(f"{len(notes)} notes, {table.missed} missed")) + whole, open=opened
+    )
 
 
 def _grid(table: Table) -> str:

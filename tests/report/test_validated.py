@@ -6,12 +6,12 @@ import re
 import pytest
 
 from geartrain.errors import TaskError
-from geartrain.report.checked import checked_pairs, read_validations
+from geartrain.report.checked import Table, checked_pairs, read_validations
 from geartrain.report.page import report_html, write_report
 from geartrain.report.pairs import both_timelines, pairs
 from geartrain.report.reading import read_runs
 from geartrain.report.scatter import BAND, Dot, scatter
-from geartrain.report.validated import MOST_NOTES, MOST_PAIRS, cells
+from geartrain.report.validated import MOST_NOTES, MOST_PAIRS, MOST_ROWS, _table, cells
 from tests.report.folders import cell_of, record_of, section_of, write_run, write_validation
 from tests.report.test_page import Page
 
@@ -179,3 +179,14 @@ def test_the_band_has_its_width():
     (x, y), (_, above) = corners[:2]
     per_decade = (corners[3][0] - x) / 2.1938  # 1.25 below the least to 1.25 above the largest
     assert 10 ** ((y - above) / per_decade) == pytest.approx(1 + BAND, rel=1e-3)
+
+
+@pytest.mark.parametrize("num", [MOST_ROWS, MOST_ROWS + 1])
+def test_of_a_long_table_the_notes_are_open_instead(num):
+    missed = [f"figure {i}   MISSED" for i in range(MOST_NOTES + 1)]
+    rows = [(i,) for i in range(num)]
+    page = _table(
+        Table(name="published", title="figures", columns=("figure",), rows=rows, notes=missed, missed=len(missed))
+    )
+    notes, table = re.findall(r"<details[^>]*>", page)
+    assert ("open" in notes, "open" in table) == ((False, True) if num == MOST_ROWS else (True, False))
