@@ -264,7 +264,8 @@ class _Points:
         # A loop may step once before its first backward, to please a scheduler: that is no step of training.
         if self._began and not has_closure and (self._backwards or not self._exchanged):
             self._exchange()
-        self._attachment.before_step()
+        if self._began or has_closure:
+            self._attachment.before_step()
 
     def _check_known(self) -> None:
         new = [n for n, p in self._loop.model.named_parameters() if p.requires_grad and id(p) not in self._known]
@@ -281,7 +282,8 @@ class _Points:
 
     def _leave_step(self) -> None:
         self._exchanged = False
-        self._attachment.after_step()
+        if self._began:
+            self._attachment.after_step()
         self._mark("end")
         self._step += 1
         self._mark("begin")

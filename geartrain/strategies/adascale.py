@@ -19,6 +19,7 @@ still counts as one. One gain for the whole model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
@@ -167,7 +168,7 @@ class Gain:
         self._rates: list[Any] = []
 
     def feed(self, squares: float, mean_square: float, batches: int, scale: float) -> None:
-        """Take what a step has measured.
+        """Take what a step has measured; nothing where it is not finite, as a gradient scaler leaves out such a step.
 
         Args:
             squares: sum over its base batches of the squared length of the gradient.
@@ -175,12 +176,13 @@ class Gain:
             batches: how many they are, at least 2.
             scale: S.
         """
+        if not math.isfinite(squares + mean_square):
+            return
         variance = scale / batches * squares / (batches - 1) - scale / (batches - 1) * mean_square
-        square = max(mean_square - variance / scale, 0.0)
         self.steps += 1
         keep = self._keep(scale)
         self.variance = keep * self.variance + (1 - keep) * max(variance, 1e-6)
-        self.square = keep * self.square + (1 - keep) * square
+        self.square = keep * self.square + (1 - keep) * max(mean_square - variance / scale, 0.0)
         if self.steps > 1:
             self.value = (self.variance + self.square) / (self.variance / scale + self.square)
 

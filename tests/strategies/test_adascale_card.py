@@ -170,6 +170,17 @@ def test_the_scale_may_differ_from_the_number_of_batches():
     assert gains(AdaScale(scale=6.0), Outputs(((1.0, 0.0), (0.0, 1.0))), 2)[1] == pytest.approx(8 / 3)
 
 
+@pytest.mark.parametrize("squares", [float("inf"), float("nan")])
+def test_a_gradient_that_overflows_leaves_the_averages_alone(squares):
+    """A gradient scaler leaves out such a step, and training goes on."""
+    gain = Gain()
+    for _ in range(2):
+        gain.feed(squares=8.0, mean_square=3.0, batches=2, scale=2.0)
+    before = (gain.value, gain.variance, gain.square, gain.steps)
+    gain.feed(squares=squares, mean_square=3.0, batches=2, scale=2.0)
+    assert (gain.value, gain.variance, gain.square, gain.steps) == before and gain.value > 1
+
+
 def test_workers_may_come_while_it_trains(tmp_path):
     def run(workers, steps, resume=None):
         checkpoints = Checkpoints(folder=tmp_path, every=4, resume=resume)

@@ -299,3 +299,27 @@ def test_post_local_sgd_refuses_to_skip_unused_parameters():
 def test_one_worker_alone_is_the_plain_loop_of_the_quadratic():
     task = Quadratic(weights=(1.0,), momentum=0.9)
     assert all(map(torch.equal, history("local_sgd:period=2,switch=1", task, 5).x[0], plain(task, 5)))
+
+
+@pytest.mark.parametrize("text", [*(text.replace("period=2", "period=1") for text in ALL), "adascale"])
+def test_a_step_before_the_first_backward_is_none(text):
+    """A loop may take one to please a scheduler: nobody has any samples then, by which models could be weighed."""
+
+    def main(ctx):
+        results = []
+        for early in (False, True):
+            model, batches = Curve().model(0), Curve().batches(ctx.rank, 2, 8, seed=3)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with geartrain.attach(parse(text), model, optimizer, ctx) as stepper:
+                if early:
+                    stepper.step()
+                for _ in range(3):
+                    stepper.zero_grad()
+                    Curve().loss(model, batches.take()).backward()
+                    stepper.step()
+                progress = getattr(geartrain.attached(stepper), "progress", None)
+            results.append(([p.detach().clone() for p in model.parameters()], progress))
+        return results
+
+    for (plain_weights, plain_progress), (weights, progress) in SimulatedEngine().run(main, CLUSTER, workers=2).results:
+        assert all(map(torch.equal, weights, plain_weights)) and progress == plain_progress
