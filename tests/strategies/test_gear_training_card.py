@@ -212,13 +212,13 @@ def test_5_digits_are_learned_as_well_as_by_sgd():
         return SimulatedEngine().run(training, CLUSTER, workers=workers).results[0]["metric"]["accuracy"]
 
     plain = accuracy("single", 1)
-    for ratio in (2, 4, 8):  # 1 is plain SGD to the bit
+    for ratio in (2, 8):  # 1 is plain SGD to the bit
         assert accuracy(f"gear:speeds=1-{ratio}", 2) >= plain - 0.02
 
 
 # Time and bytes
 
-DEEP = Tower((8, 2), width=128, dtype=torch.float32, samples=256)
+DEEP = Tower((4, 1), width=128, dtype=torch.float32, samples=256)
 """The bottom computes four times as much as the top, as nearly as a last layer of one output lets it."""
 
 
@@ -232,7 +232,7 @@ def fast_wires(rate="100 GB/s"):
 def timed(text, workers, cluster):
     """(seconds of a late step, closed form, record) on shapes alone."""
     strategy, model = parse(text), SLOW
-    training = Training(strategy=strategy, task=DEEP, steps=8, batch=256, evaluate=False)
+    training = Training(strategy=strategy, task=DEEP, steps=7, batch=256, evaluate=False)
     record = SimulatedEngine(model).run(training, cluster, workers=workers, meta=True)
     ends = [max(log.steps[index].end for log in record.logs) for index in (-2, -1)]
     cost = strategy.cost(task_workload(DEEP), Placement(cluster, workers), 256, model)
@@ -275,7 +275,7 @@ def test_times_of_the_closed_form_are_those_of_the_simulation(text, workers):
 def test_streaming_takes_no_longer_than_the_cards_formula():
     seconds, _, _ = timed("gear:speeds=1-4", 2, fast_wires())
     work = task_workload(DEEP)
-    layers = [sum(getattr(layer, name) for layer in work.layers[:16]) for name in ("forward_flop", "backward_flop")]
+    layers = [sum(getattr(layer, name) for layer in work.layers[:8]) for name in ("forward_flop", "backward_flop")]
     assert two_gears(forward=1, backward=2, top=0.75, ratio=4) == 1 + 12 + 2
     rate = 64 / (SLOW.efficiency * Placement(fast_wires(), 2).device(0).flops_of("fp32"))
     forward, backward = (flop * rate for flop in layers)
@@ -432,14 +432,18 @@ def test_free_gears_do_not_wait_for_each_other_as_meshed_ones_do():
     assert seconds("gear:mode=free") < 0.75 * seconds("gear")
 
 
-@pytest.mark.parametrize("stash", ["true", "false"])
-def test_free_gears_learn_digits_and_replay_while_they_wait(stash):
-    text = f"gear:mode=free,speeds=1-2,replay=1,stash={stash}"
-    training = Training(strategy=parse(text), task=Digits(), steps=120, batch=64)
+def test_free_gears_learn_digits_and_replay_while_they_wait():
+    training = Training(strategy=parse("gear:mode=free,speeds=1-2,replay=1"), task=Digits(), steps=70, batch=64)
     record = ENGINE.run(training, CLUSTER, workers=2)
-    assert record.results[0]["metric"]["accuracy"] > 0.9
-    top = [step.values for step in record.logs[1].steps]
-    assert sum(values["replays"] for values in top) > 0
+    assert record.results[0]["metric"]["accuracy"] > 0.8
+    assert sum(step.values["replays"] for step in record.logs[1].steps) > 0
+
+
+def test_free_gears_without_stash_go_forward_again_at_the_current_parameters():
+    task = Tower(momentum=0.5)
+    losses = train(ENGINE, parse("gear:mode=free,speeds=2-4,stash=false"), task, 2, steps=20)[1]["losses"]
+    assert losses[-1] < losses[0] / 2
+    assert losses != train(ENGINE, parse("gear:mode=free,speeds=2-4"), task, 2, steps=20)[1]["losses"]
 
 
 def test_free_gears_discard_what_is_too_old_and_keep_the_governors_ratio():
@@ -507,6 +511,17 @@ def test_a_loss_that_is_not_finite_ends_all_gears(text):
 
 
 # Real processes
+
+
+@pytest.mark.multi
+def test_real_gears_give_the_weights_of_simulated_ones_and_the_bytes_of_the_cost():
+    """Without time for computing, what a simulated top sends last in a step stands at the begin of the next one."""
+    strategy, task = parse("gear:gears=3,speeds=1-2-4"), Chain(awkward=True)
+    main = Steps(strategy, task, steps=3, batch=8)
+    record, simulated = run(real_engine(), main, 3), run(ENGINE, main, 3)
+    for mine, other in zip(record.results, simulated.results, strict=True):
+        assert same(mine["weights"], other["weights"])
+    assert sent_per_step(record, 3) == list(predicted(strategy, task, 3))
 
 
 @pytest.mark.multi
