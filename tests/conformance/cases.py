@@ -5,6 +5,7 @@ from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import StrategyError
 from geartrain.runtime.strategy import Limit, Strategy
 from geartrain.strategies import TABLE, parse
+from tests.conformance.tasks import Chain, Golden
 
 VARIANTS = {
     "single": ["single"],
@@ -98,6 +99,20 @@ VARIANTS = {
     ],
     "qsgd": ["qsgd", "qsgd:levels=127,block=4,bucket_size=64B", "qsgd:levels=1,overlap=false"],
     "terngrad": ["terngrad", "terngrad:scaler=own,bucket_size=64B", "terngrad:bucket_size=1B,overlap=false"],
+    "spp": [
+        "spp:stages=2",
+        "spp",
+        "spp:stages=1,idle=false,micro_batches=1",
+        "spp:stages=2,idle=false,schedule=gpipe,micro_batches=2,ordering=given",
+        "spp:stages=2,schedule=1f1b,replicate=false",  # schedule=interleaved: in the tests of its card
+    ],
+    "gear": [
+        "gear",
+        "gear:cuts=1,speeds=1-4,replay=1,max_scale=2",
+        "gear:gears=3,speeds=4-2-1,stash=false",
+        "gear:speeds=3-1",
+        "gear:gears=3,speeds=1-0-3,workers=1-1-1",  # measured settings, mode=free: in the tests of its card
+    ],
     "switchml": [
         "switchml",
         "switchml:payload=8B,slots=3,burst=2,bucket_size=64B",
@@ -123,6 +138,7 @@ REAL_VARIANTS = [
     "top_k:density=0.2,bucket_size=64B",
     "gtop_k:density=0.2,bucket_size=64B",
     "sign_sgd:bucket_size=64B",
+    "spp:stages=2,schedule=1f1b,replicate=false",
 ]
 
 
@@ -140,6 +156,11 @@ def variants(check: str, workers: int = 1) -> list[str]:
         for text in texts
         if check not in TABLE[name].opt_outs and _fits(parse(text), workers)
     ]
+
+
+def integers(strategy: Strategy, *, awkward: bool = False) -> Golden | Chain:
+    """The task of whole numbers; as a chain of parts for methods that cut the model."""
+    return Chain(awkward) if strategy.needs.ordered_model else Golden(awkward)
 
 
 def _fits(strategy: Strategy, workers: int) -> bool:

@@ -16,6 +16,7 @@ from tests.conformance.cases import (
     STEPS,
     VARIANTS,
     cells,
+    integers,
     limit_cells,
     real_engine,
     variants,
@@ -79,8 +80,8 @@ def named(value):
 
 @pytest.mark.parametrize(("limit", "workers"), limit_cells(1, 2, 4), ids=named)
 def test_declared_limits(limit, workers):
-    special = train(SIMULATED, limit.special, Golden(), workers)
-    other = train(SIMULATED, limit.other, Golden(), workers)
+    special = train(SIMULATED, limit.special, integers(limit.special), workers)
+    other = train(SIMULATED, limit.other, integers(limit.other), workers)
     assert equal(special[0]["weights"], other[0]["weights"])
     if workers <= 2:  # a sum of two has one order only
         task = Curve(linear=limit.linear)
@@ -95,7 +96,7 @@ def test_declared_limits(limit, workers):
 
 @pytest.mark.parametrize(("text", "workers"), cells("counted_bytes", 1, 2, 3, 5))
 def test_counted_bytes_and_messages_are_those_of_the_cost(text, workers):
-    strategy, task = parse(text), Golden()
+    strategy, task = parse(text), integers(parse(text))
     # What is sent at the end of a step, without waiting, counts in the next one where computing takes no time.
     skip, steps = strategy.cycle, 3 * strategy.cycle
     record = run(SIMULATED, Steps(strategy, task, steps=steps, batch=8), workers)
@@ -105,14 +106,14 @@ def test_counted_bytes_and_messages_are_those_of_the_cost(text, workers):
 @pytest.mark.parametrize("text", variants("several_workers", 3))
 def test_three_ranks_agree_with_one_process(text):
     """31 elements and 8 samples on 3 ranks: nothing divides. Integer data, so that sums are exact in any order."""
-    results = [r for r in train(SIMULATED, parse(text), Golden(), 3) if "weights" in r]
+    results = [r for r in train(SIMULATED, parse(text), integers(parse(text)), 3) if "weights" in r]
     assert len(results) == 3
     assert all(equal(result["weights"], plain_loop(Golden(), steps=4, batch=8)) for result in results)
 
 
 @pytest.mark.parametrize("text", variants("several_workers", 16))
 def test_more_ranks_than_elements_in_some_tensors(text):
-    task = Golden()
+    task = integers(parse(text))
     results = train(SIMULATED, parse(text), task, 16, steps=1, batch=16)
     assert equal(results[0]["weights"], plain_loop(task, steps=1, batch=16))
 
@@ -144,7 +145,7 @@ def test_saved_in_mid_run_and_continued(text):
 
 @pytest.mark.parametrize(("text", "workers"), cells("awkward_parameters", 1, 2, 3))
 def test_unused_frozen_and_tied_parameters(text, workers):
-    task = Golden(awkward=True)
+    task = integers(parse(text), awkward=True)
     result = train(SIMULATED, parse(text), task, workers)[0]
     assert equal(result["weights"], plain_loop(task, steps=4, batch=8))
 
@@ -152,14 +153,14 @@ def test_unused_frozen_and_tied_parameters(text, workers):
 @pytest.mark.parametrize("text", variants("hooks_gone"))
 def test_nothing_is_left_after_close(text):
     workers = 2 if text in variants("hooks_gone", 2) else 1
-    for result in train(SIMULATED, parse(text), Golden(awkward=True), workers):
+    for result in train(SIMULATED, parse(text), integers(parse(text), awkward=True), workers):
         assert result.get("hooks", 0) == 0 and result.get("gradients", 0) == 0
 
 
 @pytest.mark.parametrize("text", variants("meta"))
 def test_meta_tensors_take_the_same_time_and_bytes(text):
     workers = 3 if text in variants("meta", 3) else 1
-    main = Steps(parse(text), Golden(), steps=2, batch=8)
+    main = Steps(parse(text), integers(parse(text)), steps=2, batch=8)
     shapes, numbers = run(SIMULATED, main, workers, meta=True), run(SIMULATED, main, workers)
     assert shapes.results[0]["losses"] == [None, None]
     assert [log.ops for log in shapes.logs] == [log.ops for log in numbers.logs]
@@ -192,9 +193,10 @@ def test_digits_converges(name):
     # A vote moves each weight by the whole rate, so it needs one for signs.
     task = DigitsAtRate(rate=0.001) if name == "sign_sgd" else Digits()
     training = Training(strategy=strategy, task=task, steps=STEPS.get(name, 120), batch=64)
-    result = run(SIMULATED, training, workers).results[0]
-    assert result["metric"]["accuracy"] > 0.9
-    assert result["final_loss"] < result["losses"][0] / 4
+    results = run(SIMULATED, training, workers).results
+    assert results[0]["metric"]["accuracy"] > 0.9
+    learner = next(result for result in results if result["losses"][0] is not None)  # not all need to see a loss
+    assert learner["final_loss"] < learner["losses"][0] / 4
 
 
 # Real processes
@@ -203,7 +205,7 @@ def test_digits_converges(name):
 @pytest.mark.multi
 @pytest.mark.parametrize("text", REAL_VARIANTS)
 def test_real_processes_give_the_weights_and_bytes_of_simulated_ones(text):
-    strategy, task = parse(text), Golden(awkward=True)
+    strategy, task = parse(text), integers(parse(text), awkward=True)
     main = Steps(strategy, task, steps=3, batch=8)
     record = run(real_engine(), main, 3)
     simulated = run(SIMULATED, main, 3)
