@@ -107,7 +107,7 @@ class Segmented:
         for begin in range(0, len(packets), together):
             part = packets[begin : begin + together]
             try:
-                self._sock.sendmsg([part], cut if len(part) > 1 else [], 0, address)
+                self._sock.sendmsg([part.data], cut if len(part) > 1 else [], 0, address)
             except OSError as error:
                 if error.errno in _NOTHING_NOW:
                     return begin
@@ -118,7 +118,7 @@ class Segmented:
         got, joined = 0, self._joined
         while len(buffer) - got >= _SEGMENTS:
             try:
-                size, told, *_ = self._sock.recvmsg_into([joined], _CONTROL)
+                size, told, *_ = self._sock.recvmsg_into([joined.data], _CONTROL)
             except OSError as error:
                 if error.errno in _NOTHING_NOW:
                     break

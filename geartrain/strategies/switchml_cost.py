@@ -2,11 +2,14 @@
 
 For P packets of b bytes, sent in bursts of u, on wires of B bytes per second with a round trip of RTT:
 
-    turn = RTT + 2 u b / B                                  a burst goes up, and its sums come down
-    T    = turn + max((P - u) b / B, (P / s - 1) turn)      the wire never rests, or all s slots wait for their results
-    T    = T + RTT + 2 u h / B                              block floating point: first exponents, in headers of h bytes
+    turn = RTT + 2 u b / B                  a burst goes up, and its sums come down
+    wire = (P - u) b / B                    the bursts after the first, if the wire never rests
+    wait = floor((P - 1) / s) turn + floor(((P - 1) mod s) / u) u b / B         if all s slots wait for their results
+    T    = turn + max(wire, wait)
+    T    = T + RTT + 2 u h / B              block floating point: first exponents, in headers of h bytes
 
-With u = 1 and s = BDP / b this is the paper's RTT + P b / B; the packets without integers are in its P.
+With u = 1 and s >= turn B / b this is about the paper's RTT + P b / B, and with fewer slots P RTT / s; the packets
+without integers are in its P.
 """
 
 from __future__ import annotations
@@ -37,9 +40,10 @@ def aggregation_time(path: Path, *, num_packets: int, packet: int, slots: int, b
     together = min(burst, slots, num_packets)
     turn = path.round_trip + 2 * together * packet / path.rate
     wire = (num_packets - together) * packet / path.rate
-    waiting = (num_packets / slots - 1) * turn
+    rounds, rest = divmod(num_packets - 1, slots)
+    waiting = rounds * turn + rest // burst * burst * packet / path.rate
     first = path.round_trip + 2 * together * HEADER_SIZE / path.rate if ahead else 0.0
-    return first + turn + max(wire, waiting, 0.0)
+    return first + turn + max(wire, waiting)
 
 
 def elements_per_second(rate: float, payload: int, header: int) -> float:

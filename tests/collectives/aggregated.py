@@ -1,5 +1,8 @@
 """A switch and its workers over a network that loses, doubles and reorders packets, as a schedule of draws says."""
 
+import heapq
+import math
+
 import numpy as np
 
 from geartrain.collectives.aggregation.stream import WorkerStream
@@ -18,8 +21,8 @@ class Lossy:
     def __init__(self, seed, loss=0.0, copies=0.0, late=1):
         self.random = np.random.default_rng(seed)
         self.loss, self.copies, self.late = loss, copies, late
-        self.waiting = []  # (when it comes, order, receiver, row)
-        self.sent = self.now = 0
+        self.waiting = []  # a heap of (when it comes, order, receiver, row)
+        self.sent = self.now = self.order = 0
 
     def send(self, receiver, rows):
         for row in rows:
@@ -27,15 +30,15 @@ class Lossy:
             for _ in range(1 + (self.random.random() < self.copies)):
                 if self.random.random() >= self.loss:
                     delay = int(self.random.integers(1, self.late + 1))
-                    self.waiting.append((self.now + delay, len(self.waiting), receiver, row[None].copy()))
+                    self.order += 1
+                    heapq.heappush(self.waiting, (self.now + delay, self.order, receiver, row[None].copy()))
 
     def next(self):
         """(receiver, packet), or None when nothing is on its way."""
         if not self.waiting:
             return None
         self.now += 1
-        first = min(range(len(self.waiting)), key=lambda k: self.waiting[k][:2])
-        return self.waiting.pop(first)[2:]
+        return heapq.heappop(self.waiting)[2:]
 
 
 def aggregate(tensors, numbers, *, network, slots, width, switch=None, rounds=1, patience=20_000, look=None):
@@ -65,7 +68,10 @@ def aggregate(tensors, numbers, *, network, slots, width, switch=None, rounds=1,
             return results, network.sent, packets
         event = network.next()
         if event is None:  # time passes until the next timer
-            network.now = max(network.now, int(min(s.deadline for s, _ in streams if not s.done)) + 1)
+            timer = min(stream.deadline for stream, _ in streams)
+            if timer == math.inf:
+                break
+            network.now = max(network.now, int(timer) + 1)
         elif event[0] == "switch":
             replies = switch.on_packets(event[1])
             for rows in replies.to_all:
@@ -88,7 +94,7 @@ def aggregate(tensors, numbers, *, network, slots, width, switch=None, rounds=1,
             assert stream.outstanding <= slots
         if look is not None:
             look(streams, switch)
-    raise TimeoutError(f"not done after {patience} events: {[len(found) for found in results]}")
+    raise TimeoutError(f"not done after {patience} events, or nothing on its way: {[len(found) for found in results]}")
 
 
 def padded(tensor, width):

@@ -97,7 +97,8 @@ class Port:
         if self._random is None:
             return rows
         with uncharged():
-            return rows[(torch.rand(len(rows), generator=self._random) >= self._loss).numpy()]
+            kept: Rows = rows[(torch.rand(len(rows), generator=self._random) >= self._loss).numpy()]
+        return kept
 
 
 class SwitchedSum:
@@ -107,13 +108,16 @@ class SwitchedSum:
         ctx: of a worker.
         settings: the same on all ranks.
         switch: the switch's rank.
+
+    Attributes:
+        packets: how many were needed so far, without those that were sent again.
     """
 
     def __init__(self, ctx: Context, settings: Settings, switch: int) -> None:
         self._ctx, self._settings, self._switch = ctx, settings, switch
         self._port = Port(ctx, settings)
         self._timer = RetransmissionTimer(settings.timeout, _LONGEST * settings.timeout)
-        self._sent = 0
+        self.packets = 0
 
     def __call__(self, flat: Tensor, group: dist.ProcessGroup) -> None:
         """`flat` becomes the sum over the group, which is that of all workers."""
@@ -131,8 +135,8 @@ class SwitchedSum:
 
     def _stream(self, chunks: Chunks, numbers: Numbers) -> None:
         clock, port = self._ctx.clock, self._port
-        stream = WorkerStream(self._ctx.rank, chunks, numbers, port.slots, self._sent, self._timer)
-        self._sent += stream.num_packets
+        stream = WorkerStream(self._ctx.rank, chunks, numbers, port.slots, self.packets, self._timer)
+        self.packets += stream.num_packets
         progress = clock.now()
         going = stream.start(progress)
         while not stream.done:

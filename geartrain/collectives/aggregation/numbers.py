@@ -81,12 +81,15 @@ class BlockFloatingPoint(Numbers):
 
     def exponents(self, chunks: Chunks) -> Words:
         largest = np.maximum(chunks.max(axis=1), -chunks.min(axis=1))
-        found = np.frexp(np.where(np.isfinite(largest), largest, 0))[1]
-        return np.where(np.isfinite(largest), np.maximum(found, LEAST), NOT_FINITE).astype(np.int32)
+        finite = np.isfinite(largest)
+        found = np.frexp(np.where(finite, largest, 0))[1]
+        found = np.where(largest > 0, np.maximum(found, LEAST), LEAST)  # zeros have no say
+        return np.where(finite, found, NOT_FINITE).astype(np.int32)
 
     def quantise(self, chunks: Chunks, exponents: Words) -> Words:
         chunks, exponents = _without_bad(chunks, exponents)
-        return np.rint(chunks * self.factors(exponents)[:, None]).astype(np.int32)
+        integers: Words = np.rint(chunks * self.factors(exponents)[:, None]).astype(np.int32)
+        return integers
 
     def restore(self, sums: Words, exponents: Words) -> Chunks:
         bad = exponents == NOT_FINITE
