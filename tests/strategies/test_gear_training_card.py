@@ -218,7 +218,7 @@ def test_5_digits_are_learned_as_well_as_by_sgd():
 
 # Time and bytes
 
-DEEP = Tower((4, 1), width=128, dtype=torch.float32, samples=256)
+DEEP = Tower((8, 2), width=128, dtype=torch.float32, samples=256)
 """The bottom computes four times as much as the top, as nearly as a last layer of one output lets it."""
 
 
@@ -275,7 +275,7 @@ def test_times_of_the_closed_form_are_those_of_the_simulation(text, workers):
 def test_streaming_takes_no_longer_than_the_cards_formula():
     seconds, _, _ = timed("gear:speeds=1-4", 2, fast_wires())
     work = task_workload(DEEP)
-    layers = [sum(getattr(layer, name) for layer in work.layers[:8]) for name in ("forward_flop", "backward_flop")]
+    layers = [sum(getattr(layer, name) for layer in work.layers[:16]) for name in ("forward_flop", "backward_flop")]
     assert two_gears(forward=1, backward=2, top=0.75, ratio=4) == 1 + 12 + 2
     rate = 64 / (SLOW.efficiency * Placement(fast_wires(), 2).device(0).flops_of("fp32"))
     forward, backward = (flop * rate for flop in layers)
