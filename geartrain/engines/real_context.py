@@ -82,6 +82,7 @@ class RealQueue(Queue):
             return self._items.popleft()
 
     def ready(self) -> bool:
+        self._ctx.recorder.settle()  # a look sees what has come by the time that the device has got so far
         return bool(self._items)
 
 

@@ -241,17 +241,17 @@ class _OpenBatchWorker(Worker):
 
     def _compute(self, batches: Batches) -> tuple[float | None, int]:
         """Micro-batches until the round ends; mean loss, and how many samples there were."""
-        strategy, total, count, asking, ended = self._strategy, None, 0, False, False
+        strategy, total, count, asking, ended = self._strategy, 0.0, 0, False, False
         self._mine.install()
         while not ended:
             if count < strategy.most:
                 loss = self._micro_batch(batches)
-                total = loss if total is None else total + loss
+                # Reading it waits for the device, ahead of which a worker would take more micro-batches than it need.
+                total += 0.0 if self._ctx.meta else loss.item()
                 count += 1
             asking, ended = self._ask(count, asking)
         self._samples = count * strategy.micro_batch
-        mean = None if self._ctx.meta or total is None else (total / count).item()
-        return mean, self._samples
+        return None if self._ctx.meta else total / count, self._samples
 
     def _micro_batch(self, batches: Batches) -> Tensor:
         """Add the gradients of a micro-batch; its mean loss."""
