@@ -34,9 +34,7 @@ def parts_of(task: Task, model: nn.Module, inputs: Tensor) -> tuple[Part, ...]:
                 f"{task.name}: {names[group[-1]]!r} hands on {tuple(output.shape)}; samples must come first"
             )
         if group[-1] < len(names) - 1 and not output.is_floating_point():
-            raise TaskError(
-                f"{task.name}: {names[group[-1]]!r} returns {output.dtype}: no gradient goes back"
-            )
+            raise TaskError(f"{task.name}: {names[group[-1]]!r} returns {output.dtype}: no gradient goes back")
         modules, dtype = tuple(names[index] for index in group), str(output.dtype).removeprefix("torch.")
         shape = tuple(output.shape[1:])
         parts.append(Part(modules=modules, shape=shape, dtype=dtype, element_size=output.element_size()))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from geartrain.errors import StrategyError, UnknownName
 from geartrain.strategies import TABLE, from_table, parse, parse_list
+from geartrain.strategies.gear import Gear
 from geartrain.strategies.parameter_server import ParameterServer
 from geartrain.strategies.peer_to_peer import PeerToPeer
 from geartrain.strategies.single import Single
@@ -27,11 +28,7 @@ def any_value(hint, default):
         return st.integers(1, 2**40)
     if hint is float:
         return st.floats(0, 1)  # shares and rates
-    if hint is str:
-        return WORDS
     choices = get_args(hint)
-    if str in choices:
-        return st.none() | WORDS
     if int in choices:
         return st.none() | st.integers(1, 200) | st.integers(1, 2**50)
     if float in choices:
@@ -56,7 +53,12 @@ def made(kind, values):
 
 
 PLANNED = SPP(micro_batches=2, plan="2@0/1@1+2", order="F2B2/FBFB")
-strategies = st.just(PLANNED) | st.one_of([any_strategy(entry.kind) for entry in TABLE.values()])
+TEXTS = [
+    PLANNED,
+    Gear(cuts="hidden", speeds="1-4", workers="3-1"),
+    Gear(cuts="measured", workers="measured"),
+]
+strategies = st.sampled_from(TEXTS) | st.one_of([any_strategy(entry.kind) for entry in TABLE.values()])
 
 
 @given(strategies)
