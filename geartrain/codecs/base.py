@@ -14,7 +14,7 @@ it: where `x[0]` is not finite, the first element of what is decoded is not fini
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -62,7 +62,7 @@ class Payload:
     """An encoded gradient.
 
     Attributes:
-        sent: what goes on the wire, the widest type first.
+        sent: what goes on the wire.
         known: what decoding needs and all workers have already.
     """
 
@@ -149,22 +149,31 @@ class Codec(ABC):
 
 
 def packed(parts: Sequence[Tensor]) -> Tensor:
-    """The bytes of tensors one after another."""
+    """The bytes of tensors one after another, those of the widest type first."""
     if len(parts) == 1:
         return parts[0].view(torch.uint8)
-    return torch.cat([part.view(torch.uint8) for part in parts])
+    return torch.cat([parts[k].view(torch.uint8) for k in _widest_first(parts)])
 
 
-def unpacked(flat: Tensor, like: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors like these ones out of bytes that lie one after another: views where the type allows it."""
-    found, begin = [], 0
-    for tensor in like:
-        part = flat[begin : begin + tensor.nbytes]
-        if part.storage_offset() % tensor.element_size():
+def unpacked(flat: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors like these ones out of their packed bytes: views, unless the bytes begin where their types cannot."""
+    found, begin = dict[int, Tensor](), 0
+    for k in _widest_first(like):
+        part = flat[begin : begin + like[k].nbytes]
+        if part.storage_offset() % like[k].element_size():
             part = part.clone()  # a wide type cannot begin anywhere
-        found.append(part.view(tensor.dtype))
-        begin += tensor.nbytes
-    return tuple(found)
+        found[k] = part.view(like[k].dtype)
+        begin += like[k].nbytes
+    return tuple(found[k] for k in range(len(like)))
+
+
+def _widest_first(parts: Sequence[Tensor]) -> list[int]:
+    return sorted(range(len(parts)), key=lambda k: -parts[k].element_size())
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """The type, or fp32 where it is narrower: to draw in, since in a narrow one draws are too coarse to be unbiased."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def bad_news(x: Tensor) -> Tensor:

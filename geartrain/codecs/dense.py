@@ -61,7 +61,7 @@ class Cast(Codec):
     def encode(
         self, x: Tensor, flat: Flat, state: State, streams: Streams, agreed: Tensor | None = None
     ) -> tuple[Payload, State]:
-        return Payload((x.to(self.dtype),)), state
+        return Payload((x.to(self.dtype, copy=True),)), state  # x is left as it is, also if it has the type
 
     def decode(self, payload: Payload, flat: Flat, out: Tensor) -> None:
         out.copy_(payload.sent[0])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from geartrain.codecs import bits
-from geartrain.codecs.base import Algebra, Codec, Flat, Payload, State, Streams
+from geartrain.codecs.base import Algebra, Codec, Flat, Payload, State, Streams, at_least_single
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,10 @@ class QSGD(Codec):
         self, x: Tensor, flat: Flat, state: State, streams: Streams, agreed: Tensor | None = None
     ) -> tuple[Payload, State]:
         norms = torch.linalg.vector_norm(self._blocks(x), dim=1)
-        least = torch.finfo(x.dtype).tiny
-        ratio = x.abs().mul_(self._spread(self.levels / norms.clamp(min=least), flat))
-        ratio.add_(torch.rand(flat.numel, dtype=x.dtype, generator=streams.own, device=x.device))
+        wide = at_least_single(x.dtype)
+        steps = (norms.to(wide) / self.levels).clamp_(min=torch.finfo(wide).tiny)  # a block of zeros has none
+        ratio = x.abs().to(wide).div_(self._spread(steps, flat))
+        ratio.add_(torch.rand(flat.numel, dtype=wide, generator=streams.own, device=x.device))
         levels = ratio.floor_().clamp_(max=self.levels).to(torch.uint8)  # rounding can lift a ratio above s
         codes = levels + (x < 0).to(torch.uint8) * 2 ** (self.width - 1)
         return Payload((norms, bits.pack(codes, self.width))), state

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from geartrain.codecs import bits
-from geartrain.codecs.base import Algebra, Codec, Flat, Payload, State, Streams
+from geartrain.codecs.base import Algebra, Codec, Flat, Payload, State, Streams, at_least_single
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,5 +88,5 @@ def largest(x: Tensor, flat: Flat) -> Tensor:
 
 def _ternary(x: Tensor, scales: Tensor, streams: Streams) -> Tensor:
     """-1, 0 or 1, in the type of x."""
-    drawn = torch.rand(x.numel(), dtype=x.dtype, generator=streams.own, device=x.device)
+    drawn = torch.rand(x.numel(), dtype=at_least_single(x.dtype), generator=streams.own, device=x.device)
     return x.sign().mul_(drawn.mul_(scales) < x.abs())

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from geartrain.cluster.placement import Placement
+from geartrain.codecs.base import at_least_single
 from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.placed import native_collective
 from geartrain.cost.terms import Cost
@@ -219,7 +220,8 @@ class LowRankBucket:
     def project_back(self, flat: Tensor) -> None:
         """P, now the sum, gets orthonormal columns; `second` becomes this worker's M^T P."""
         for matrix in self._matrices:
-            matrix.p.copy_(torch.linalg.qr(matrix.p).Q)
+            wide = matrix.p.to(at_least_single(matrix.p.dtype))  # there is no QR of narrow types
+            matrix.p.copy_(torch.linalg.qr(wide).Q)
             torch.mm(matrix.of(flat).t(), matrix.p, out=matrix.q)
 
     def reconstruct(self, flat: Tensor, num_workers: int) -> None:
