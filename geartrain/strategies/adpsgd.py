@@ -15,7 +15,8 @@ The gradient is evaluated at the model read at the end of the step before, and a
 
 Ending: an active learner's lane stops after its exchange; passive lanes answer until all have come together, then one
 all-reduce averages the models. A learner whose process dies is noticed by who exchanges with it and asked no more; the
-average is that of the others.
+average is that of the others. One that dies while a passive learner receives its model goes unnoticed by gloo: then the
+run ends when nobody has gone on for the engine's patience.
 
 Hierarchical (H-ADPSGD): the workers of a node are one learner. Its leader reads x and broadcasts it, all compute, an
 all-reduce in the node sums the gradients, the leader applies them and averages.
@@ -33,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 import torch.distributed as dist
@@ -122,7 +124,7 @@ class ADPSGD(Strategy):
         in_node += collective_cost("broadcast", place, workload, learners, sent)
         reading = closed_forms.passes_time(place, 2, 1, workload, model)
         step = compute.gradient + compute.update + reading + in_node
-        seconds = exchange_time(place, leaders, workload.gradient_bytes)
+        seconds = exchange_time(place, leaders, workload.gradient_bytes, self.graph)
         least = 0.0 if self.steps_per_average is None else seconds / self.steps_per_average
         for leader, exchanges in self._exchanges(leaders, max(step, least), seconds).items():
             sent[leader] += Traffic(nbytes=exchanges * workload.gradient_bytes, messages=exchanges)
@@ -155,12 +157,15 @@ class ADPSGD(Strategy):
         return found
 
 
-def exchange_time(place: Placement, leaders: Sequence[int], nbytes: int) -> float:
-    """Seconds of one exchange, there and back, between the first two learners: 2 alpha + 2 S/B; 0 for one learner."""
-    if len(leaders) == 1:
-        return 0.0
-    there, back = (leaders[0], leaders[1], nbytes), (leaders[1], leaders[0], nbytes)
-    return closed_forms.travel(place, [there]) + closed_forms.travel(place, [back])
+def exchange_time(
+    place: Placement, leaders: Sequence[int], nbytes: int, graph: Literal["random", "ring"] = "random"
+) -> float:
+    """Seconds of one exchange, there and back: 2 alpha + 2 S/B, the mean over who asks whom; 0 for one learner."""
+    pairs = [(leaders[i], leaders[j]) for i, those in enumerate(mixing.partners(graph, len(leaders))) for j in those]
+    seconds = [
+        closed_forms.travel(place, [(i, j, nbytes)]) + closed_forms.travel(place, [(j, i, nbytes)]) for i, j in pairs
+    ]
+    return fmean(seconds) if seconds else 0.0
 
 
 class _ADPSGDWorker(Worker):

@@ -115,7 +115,8 @@ class Passive(Side):
             while True:
                 source = self._ctx.recv_any(self._other, self._group, _REQUEST)
                 self._answer(source, self._mine, self._other)
-        # Once somebody has died, gloo receives from anybody no more: from each of the others then, with room for each.
+        # Somebody has died whose request was announced: gloo receives from anybody no more, see "Receives from any
+        # source" in docs/decisions.md. From each of the others then, with room for each.
         for asker in self._askers:
             self._ctx.spawn(partial(self._serve, asker), f"averaging-{asker}", daemon=True)
 

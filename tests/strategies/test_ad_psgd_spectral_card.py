@@ -25,6 +25,8 @@ from geartrain.tasks.digits import Digits
 from tests.conformance.cases import SIMULATED, real_engine
 from tests.conformance.harness import CLUSTER, Steps, plain_loop, run, train
 from tests.conformance.tasks import Curve, Exploding, Golden
+from tests.conformance.test_resume import Noisy, history, latest
+from tests.conformance.test_resume import train as train_saved
 
 NODES_OF_8 = load_cluster("v100x8-25g")
 GRAPHS = ("ring", "random_ring", "exponential", "uniform")
@@ -394,6 +396,17 @@ def test_the_time_of_an_exchange_and_of_a_step():
     assert (marks[-1].end - marks[1].end) / 4 == pytest.approx(closed, rel=1e-6)
 
 
+def test_the_time_of_an_exchange_is_the_mean_over_who_asks_whom():
+    """Nine workers on two nodes: four in the first ask four others in it, and the ninth asks them from the second."""
+    place, nbytes = Placement(NODES_OF_8, 9), 1 << 20
+    inside = exchange_time(place, [0, 1], nbytes)
+    between = exchange_time(place, [8, 1], nbytes)
+    assert between > 5 * inside
+    assert exchange_time(place, range(9), nbytes) == pytest.approx((4 * inside + between) / 5)
+    assert exchange_time(place, range(9), nbytes, "ring") == pytest.approx((7 * inside + between) / 8)
+    assert exchange_time(place, [3], nbytes) == 0
+
+
 @pytest.mark.parametrize(
     "text", ["dpsgd", "dpsgd:order=adapt_then_combine", "dpsgd:graph=exponential", "dpsgd:graph=uniform"]
 )
@@ -502,6 +515,24 @@ def test_statistics_in_buffers_are_averaged_at_the_end():
         assert not torch.equal(found[0][0], found[1][0])
         for _, after in found:
             torch.testing.assert_close(after, mean)
+
+
+@pytest.mark.parametrize("ended", [3, 5, 7])
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [("adpsgd", 2), ("adpsgd", 5), ("adpsgd:graph=ring,steps_per_average=1", 3), ("adpsgd:averages_per_step=1", 5)],
+)
+def test_a_run_saved_between_exchanges_goes_on_bit_for_bit(text, workers, ended, tmp_path):
+    """Computing takes time, so that lanes are in an exchange, at another place each time, when the run is saved."""
+    engine = SimulatedEngine(Constant(20e-6))
+    whole = train_saved(text, tmp_path / "whole", 8, workers=workers, task=Noisy(), engine=engine)
+    train_saved(text, tmp_path / "ended", ended, workers=workers, task=Noisy(), engine=engine)
+    path = latest(tmp_path / "ended")
+    resumed = train_saved(text, tmp_path / "ended", 8, workers=workers, task=Noisy(), engine=engine, resume=path)
+    begins = whole.logs[0].steps[ended - 1].begin
+    averaged = [op.posted for log in whole.logs for op in log.ops if op.lane == "averaging" and op.kind == "send"]
+    assert min(averaged) < begins < max(averaged)
+    assert history(resumed) == history(whole)
 
 
 def test_what_cannot_be_is_refused():
