@@ -213,10 +213,10 @@ class OpCosts:
         self._known: dict[tuple[Any, ...], Work] = {}
 
     def __call__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, out: Any) -> Work:
-        op = _operations.get(func) or _operation(func)
+        op = _operations.get(id(func)) or _operation(func)
         if op.free:
             return FREE
-        parts: list[Any] = [func]
+        parts: list[Any] = [id(func)]
         try:
             _describe(args, parts)
             if kwargs:
