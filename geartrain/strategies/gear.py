@@ -44,7 +44,7 @@ from geartrain.strategies.gear_free import FreeBottom, Freedom, FreeTop
 from geartrain.strategies.gear_turns import Machine, MeshedWorker
 from geartrain.strategies.papers import GEAR_TRAINING
 from geartrain.strategies.single import Single
-from geartrain.strategies.text import check_fields, render
+from geartrain.strategies.text import check_fields, check_most, render
 from geartrain.workload.spec import Part, Workload
 
 
@@ -55,7 +55,7 @@ class Gear(Strategy):
         w_k <- opt_k(w_k, mean of gradients since its last update),   s_k times in a revolution
 
     Args:
-        gears: K, 2 or more.
+        gears: K, 2 to 1024.
         cuts: "even": as many parts of the task's `cuts()` to each gear, the lower ones one more; "measured": where the
             busiest gear has least to do; or the first part of each gear but the bottom one: `hidden`, `body+head`.
         speeds: updates in a revolution of each gear, bottom first, like `1-4`, `4-1` (the reverse), `1-2-4`; none: all
@@ -108,6 +108,7 @@ class Gear(Strategy):
 
     def __post_init__(self) -> None:
         check_fields(self, gears=2, replay=0, staleness=0, capacity=1, max_scale=1)
+        check_most(self, gears=1024)  # what follows lists them
         gear_speed.check(self._settings)
         if self.mode == "free" and self.gears != 2:
             raise StrategyError(

@@ -111,6 +111,7 @@ def test_a_setting_belongs_to_the_strategy_on_its_left():
         ("synchronous:exchange=star", StrategyError, ["exchange='star'", "native or ring"]),
         ("parameter_server:servers=two", StrategyError, ["servers='two'", "a whole number"]),
         ("parameter_server:servers=0", StrategyError, ["servers=0 is too small"]),
+        (f"gear:gears={2**40}", StrategyError, ["is too large; give 1024 or less"]),
         ("parameter_server:servers=2,servers=3", StrategyError, ["'servers' is given twice"]),
         ("parameter_server:servers", StrategyError, ["'servers' in", "key=value"]),
     ],
