@@ -238,7 +238,8 @@ def closed_form(grid: Grid, cell: Cell) -> Cost | None:
     """The strategy's own account of a step of a cell; None where the shape of a step is not known."""
     if grid.workload is None:
         return None
-    return cell.strategy.cost(grid.workload, cell.place(), grid.batch)
+    place = cell.place()
+    return cell.strategy.planned(grid.workload, place, grid.batch).cost(grid.workload, place, grid.batch)
 
 
 def _closed_form_time(form: Cost | None, mean: MeanStep | None, roofline: bool) -> float | None:

@@ -123,7 +123,6 @@ GEAR_TRAINING = Paper(
     part="abstract: the model split, its parts trained separately at different speeds; all else is our choice",
 )
 
-
 SWITCHML = Paper(
     title="Scaling Distributed Machine Learning with In-Network Aggregation",
     authors="Amedeo Sapio, Marco Canini, Chen-Yu Ho, Jacob Nelson, Panos Kalnis, Changhoon Kim, Arvind Krishnamurthy, "

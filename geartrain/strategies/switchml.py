@@ -84,8 +84,9 @@ class SwitchML(Strategy):
         timeout: seconds without a result after which a packet is sent again, at least. 0.01 in the authors' code, 0.001
             in the paper; on a busy host a short one floods.
         loss: probability that a packet is thrown away when it comes, in each direction; drawn from the seed.
-        burst: packets that are handed over together. On the simulated engine they are one message, so 1 gives the
-            times of single packets, and simulated time for megabytes grows with 1 / burst.
+        burst: packets that are handed over together, though no more than an eighth of a bucket. On the simulated
+            engine they are one message, so 1 gives the times of single packets, and simulating megabytes takes time
+            that grows with 1 / burst.
         bucket_size, overlap: as for `synchronous`.
 
     Costs, per worker and bucket of L numbers in P = ceil(L / k) packets: P (16 + payload) bytes and, with block

@@ -1,6 +1,6 @@
 """Closed forms of SwitchML: how long a tensor takes through the switch, and what the wire allows at most.
 
-For P packets of b bytes, sent in bursts of u, on wires of B bytes per second with a round trip of RTT:
+For P packets of b bytes, sent in bursts of u (P / 8 at most), on wires of B bytes per second with a round trip of RTT:
 
     turn = RTT + 2 u b / B                  a burst goes up, and its sums come down
     wire = (P - u) b / B                    the bursts after the first, if the wire never rests
@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from geartrain.collectives.aggregation.packets import HEADER_SIZE
+from geartrain.collectives.aggregation.stream import burst_size
 from geartrain.models import get_workload
 
 
@@ -37,11 +38,11 @@ def aggregation_time(path: Path, *, num_packets: int, packet: int, slots: int, b
         slots, burst: s and u.
         ahead: exponents go a window ahead.
     """
-    together = min(burst, slots, num_packets)
+    together = min(slots, burst_size(num_packets, burst))
     turn = path.round_trip + 2 * together * packet / path.rate
     wire = (num_packets - together) * packet / path.rate
     rounds, rest = divmod(num_packets - 1, slots)
-    waiting = rounds * turn + rest // burst * burst * packet / path.rate
+    waiting = rounds * turn + rest // together * together * packet / path.rate
     first = path.round_trip + 2 * together * HEADER_SIZE / path.rate if ahead else 0.0
     return first + turn + max(wire, waiting)
 

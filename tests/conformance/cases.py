@@ -138,6 +138,7 @@ REAL_VARIANTS = [
     "top_k:density=0.2,bucket_size=64B",
     "gtop_k:density=0.2,bucket_size=64B",
     "sign_sgd:bucket_size=64B",
+    "switchml:payload=16B,slots=4,timeout=30.0",  # a shorter one would send again what a busy host holds up
     "spp:stages=2,schedule=1f1b,replicate=false",
 ]
 

@@ -1,8 +1,8 @@
 """The state machines over datagrams: `SwitchedSum` on a worker, `serve` on the switch. The same text on every engine.
 
-Packets go out in bursts: a burst is one message of a simulator and about one system call on sockets, and it is what
-answers come in, since a switch answers what it has got. The slots in use are at most what the smallest receive buffer
-holds of all workers' windows.
+Packets go out in bursts: a burst is one message of a simulator and about one system call on sockets, and a switch
+answers what it has got at once, so results come back in bursts, too. The slots in use are at most what the smallest
+receive buffer holds of all workers' windows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from geartrain.collectives.aggregation.numbers import BlockFloatingPoint, Chunks, FixedFactor, Integers, Numbers
 from geartrain.collectives.aggregation.packets import HEADER_SIZE, Rows, to_bytes, to_rows
-from geartrain.collectives.aggregation.stream import WorkerStream
+from geartrain.collectives.aggregation.stream import WorkerStream, burst_size
 from geartrain.collectives.aggregation.switch import SwitchState
 from geartrain.collectives.aggregation.timer import RetransmissionTimer
 from geartrain.cost.compute import Work
@@ -78,20 +78,19 @@ class Port:
 
     def __init__(self, ctx: Context, settings: Settings) -> None:
         self._datagrams = ctx.datagrams(settings.packet_size)
-        self._loss, self._burst = settings.loss, settings.burst
+        self._loss = settings.loss
         self._random = ctx.rng("packets lost") if settings.loss else None
         fits = self._datagrams.room // (ctx.num_workers * settings.packet_size)
         self.slots = max(1, min(settings.slots, fits))
         self.loses = settings.loss > 0 or not self._datagrams.reliable
         self.operation, self.close = self._datagrams.operation, self._datagrams.close
 
-    def send(self, targets: Sequence[int], rows: Rows) -> None:
-        for begin in range(0, len(rows), self._burst):
-            self._datagrams.send(targets, to_bytes(rows[begin : begin + self._burst]))
+    def send(self, targets: Sequence[int], rows: Rows, burst: int) -> None:
+        for begin in range(0, len(rows), burst):
+            self._datagrams.send(targets, to_bytes(rows[begin : begin + burst]))
 
-    def receive(self, deadline: float | None, senders: int) -> list[Rows]:
-        """What has come, if possible a burst of each sender."""
-        return [self._kept(to_rows(packets)) for packets in self._datagrams.receive(deadline, senders * self._burst)]
+    def receive(self, deadline: float | None, enough: int) -> list[Rows]:
+        return [self._kept(to_rows(packets)) for packets in self._datagrams.receive(deadline, enough)]
 
     def _kept(self, rows: Rows) -> Rows:
         if self._random is None:
@@ -137,12 +136,13 @@ class SwitchedSum:
         clock, port = self._ctx.clock, self._port
         stream = WorkerStream(self._ctx.rank, chunks, numbers, port.slots, self.packets, self._timer)
         self.packets += stream.num_packets
+        burst = burst_size(len(chunks), self._settings.burst)
         progress = clock.now()
         going = stream.start(progress)
         while not stream.done:
             for rows in going:
-                port.send([self._switch], rows)
-            came = port.receive(stream.deadline if port.loses else None, senders=1)
+                port.send([self._switch], rows, burst)
+            came = port.receive(stream.deadline if port.loses else None, enough=burst)
             now = clock.now()
             going = [out for rows in came for out in stream.on_packets(rows, now)]
             if came:
@@ -169,15 +169,15 @@ def serve(ctx: Context, settings: Settings) -> None:
     workers = range(ctx.num_workers)
     look = progress = ctx.clock.now()
     while True:
-        came = port.receive(look + _LOOK if port.loses and state.missing() else None, len(workers))
+        came = port.receive(look + _LOOK if port.loses and state.missing() else None, settings.burst * len(workers))
         now = ctx.clock.now()
         for rows in came:
             replies = state.on_packets(rows)
             for results in replies.to_all:
-                port.send(workers, results)
+                port.send(workers, results, settings.burst)
                 progress = now
             for worker, results in replies.to_one:
-                port.send([worker], results)
+                port.send([worker], results, settings.burst)
         if now >= look + _LOOK:
             look = now
             missing = state.missing()

@@ -41,6 +41,11 @@ def extra_packets(num_chunks: int, slots: int, *, ahead: bool) -> int:
     return min(slots, num_chunks) if ahead else 0
 
 
+def burst_size(num_chunks: int, burst: int) -> int:
+    """Packets that go out together: an eighth of the tensor at most, so that packets go up while results come down."""
+    return max(1, min(burst, -(-num_chunks // 8)))
+
+
 class WorkerStream:
     """One tensor on one worker.
 
