@@ -55,6 +55,8 @@ class GTopK(Strategy):
 
         T = 2 ceil(log2 W) (alpha + P/B) + ceil(log2 W) merges
 
+    exact for a power of two on links alike; otherwise rounds overlap, and it is above what a step takes.
+
     Use it where `top_k` would be right but for the number of workers. Applying k numbers in place of up to W k makes
     progress per step smaller.
 
