@@ -21,8 +21,8 @@ from geartrain.runtime.tracing import task_workload
 from geartrain.strategies import parse
 from geartrain.strategies.switchml import SwitchML
 from geartrain.strategies.switchml_cost import Path, aggregation_time, elements_per_second, gain_over_ring
-from tests.conformance.harness import plain_loop, train
-from tests.conformance.tasks import Curve
+from tests.conformance.harness import Steps, plain_loop, run, train
+from tests.conformance.tasks import Curve, Golden
 from tests.emu.possible import cluster
 from tests.strategies.switched import SWITCH, Sums, packets_sent
 from tests.strategies.test_ps_p2p_ring_card import communication
@@ -77,6 +77,12 @@ def test_loss_is_drawn_from_the_seed():
     assert first.logs == again.logs
     assert packets_sent(first, 0) != packets_sent(other, 0)
     assert torch.equal(first.results[0][0][0], other.results[0][0][0]), "what is lost changes no sum"
+
+
+def test_what_is_lost_and_when_does_not_depend_on_numbers():
+    main = Steps(parse("switchml:payload=8B,slots=2,loss=0.1"), Golden(), steps=2, batch=8)
+    shapes, numbers = run(SimulatedEngine(), main, 3, meta=True), run(SimulatedEngine(), main, 3)
+    assert [log.ops for log in shapes.logs] == [log.ops for log in numbers.logs]
 
 
 def test_time_grows_with_loss():
