@@ -148,7 +148,7 @@ class _Measurement:
         device = "cpu" if self._ctx.meta else self._ctx.device  # times are numbers also where tensors have none
         agreed = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(agreed, group=self._ctx.workers)
-        least, most, *ready = (agreed / self._ctx.num_workers).tolist()
+        least, most, *ready = [total / self._ctx.num_workers for total in agreed.tolist()]
         self.costs = (least, most)
         groups = merged_groups(_ascending(ready), nbytes, *_line(least, most, nbytes))
         found = [part for group in groups for part in _by_kind([self._order[k] for k in group])]
