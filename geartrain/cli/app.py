@@ -356,7 +356,11 @@ def validate(
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR", help="Folders that compare --out or validate --out wrote: runs, grids or validations.", show_default=False),
+        typer.Argument(
+            metavar="DIR",
+            help="Folders that compare --out or validate --out wrote: runs, grids or validations.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -156,7 +156,10 @@ TABLE: Mapping[str, Entry] = {
         Entry(
             APAM,
             "AMSGrad on a server, gradient by gradient",
-            {**_ASYNCHRONOUS, "one_rank": "the rule is AMSGrad, not the task's optimizer; serial AMSGrad is tested apart"},
+            {
+                **_ASYNCHRONOUS,
+                "one_rank": "the rule is AMSGrad, not the task's optimizer; serial AMSGrad is tested apart",
+            },
         ),
         Entry(MGWFBP, "all-reduce during backward, in groups merged by what a message costs", _MERGED),
         Entry(Gear, "the model in gears that turn at speeds of their own, meshed or free", _GEARS),
