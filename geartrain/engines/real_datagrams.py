@@ -33,7 +33,8 @@ _BUFFER = 32 << 20  # bytes asked for; chosen: jumbo packets of 32 workers, 64 e
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _FORCED = {socket.SO_RCVBUF: 33, socket.SO_SNDBUF: 32}  # SO_RCVBUFFORCE, SO_SNDBUFFORCE: beyond the system's limit
 _OVERHEAD = 512  # bytes that the kernel counts for a packet besides; it rounds its memory up to a power of two, too
-_STUCK = 1.0  # chosen
+_STUCK, _PAUSE = 1.0, 1e-4  # seconds; chosen
+_IP_UDP = 28
 _MOMENT = 2e-3  # seconds; chosen
 _TOGETHER = 0.05  # seconds within which sends outside operations are one entry of the log; chosen
 
@@ -58,7 +59,7 @@ class RealDatagrams(Datagrams):
         self._sock.bind((_address(interface), 0))
         _enlarge(self._sock, socket.SO_SNDBUF)
         room = _enlarge(self._sock, socket.SO_RCVBUF) * size // (2 * (size + _OVERHEAD))
-        store.set(str(rank), json.dumps([*self._sock.getsockname(), room, _piece(interface)]))
+        store.set(str(rank), json.dumps([*self._sock.getsockname(), room, _piece(interface, size)]))
         told = [json.loads(store.get(str(other))) for other in range(world_size)]
         self.room = min(room for _, _, room, _ in told)
         addresses = [(host, port) for host, port, *_ in told]
@@ -81,12 +82,21 @@ class RealDatagrams(Datagrams):
         op.nbytes += packets.nbytes * len(targets)
         op.messages += len(packets) * len(targets)
         for target in targets:
-            done = 0
-            while done < len(packets):
-                sent = self._packets.send(target, packets[done:])
-                done += sent
-                if done < len(packets) and not sent and not self._writable.poll(1000 * _STUCK):
-                    break
+            self._send(target, packets)
+
+    def _send(self, target: int, packets: Packets) -> None:
+        """Send, waiting as long as the system takes nothing: the socket is full, or what lies behind it is."""
+        since = self._recorder.now()
+        while len(packets):
+            sent = self._packets.send(target, packets)
+            packets, now = packets[sent:], self._recorder.now()
+            if sent:
+                since = now
+            elif now - since > _STUCK:
+                return
+            else:
+                self._writable.poll(1000 * _STUCK)
+                time.sleep(_PAUSE)
 
     def _sending(self, size: int) -> Op:
         """The entry of the log for what is sent outside operations."""
@@ -168,12 +178,12 @@ def _address(interface: str) -> str:
     return socket.inet_ntoa(told[20:24])
 
 
-def _piece(interface: str) -> int:
-    """Bytes that an interface takes in one piece, to be cut into packets."""
+def _piece(interface: str, size: int) -> int:
+    """Bytes that an interface takes in one piece, to be cut into packets; 0 where packets do not fit its mtu whole."""
     with IPRoute() as route:
         (link,) = route.get_links(ifname=interface)
-    piece = link.get_attr("IFLA_GSO_MAX_SIZE")
-    return int(piece) if piece else 0
+    piece, mtu = link.get_attr("IFLA_GSO_MAX_SIZE"), link.get_attr("IFLA_MTU")
+    return int(piece) if piece and size + _IP_UDP <= mtu else 0
 
 
 def _enlarge(sock: socket.socket, which: int) -> int:

@@ -121,7 +121,7 @@ class SwitchML(Strategy):
 
     def __post_init__(self) -> None:
         check_fields(self, payload=4, slots=1, loss=0, burst=1, bucket_size=1)
-        check_most(self, loss=0.5)
+        check_most(self, loss=0.5, payload=65_488)  # of one UDP packet
         if self.payload is not None and self.payload % 4:
             raise StrategyError(
                 f"switchml: payload={self.payload} holds no whole 32-bit integers; give a multiple of 4"

@@ -157,7 +157,7 @@ def test_the_packet_is_what_the_cluster_takes():
 
 
 def test_what_cannot_be_is_refused():
-    for bad in ("payload=6B", "slots=0", "factor=0.0", "timeout=0.0", "loss=0.6", "burst=0"):
+    for bad in ("payload=6B", "payload=1MiB", "slots=0", "factor=0.0", "timeout=0.0", "loss=0.6", "burst=0"):
         with pytest.raises(StrategyError):
             parse(f"switchml:{bad}")
     with pytest.raises(StrategyError, match="needs 1 service"):
