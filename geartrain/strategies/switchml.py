@@ -101,7 +101,7 @@ class SwitchML(Strategy):
 
     Example:
         >>> str(SwitchML(slots=512, payload=1024))
-        'switchml:payload=1024B,slots=512'
+        'switchml:payload=1KiB,slots=512'
 
     Source: Sapio and others, NSDI 2021, arXiv 1903.06701, and the authors' code; the closed forms are derived.
     """
