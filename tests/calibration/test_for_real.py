@@ -41,6 +41,7 @@ def test_two_processes():
     assert "no network" in found.notes[0] and "engine real" in found.cluster.origins["topology.wire.rate"]
 
 
+@pytest.mark.slow
 @pytest.mark.multi
 def test_as_ranks_of_a_launcher(tmp_path):
     """Two processes with torchrun's variables: one writes and tells, the other is silent."""

@@ -52,6 +52,7 @@ def wait_until_gone(session):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.multi
 def test_killed_in_the_middle_and_gone_on_it_is_the_whole_grid(capsys, tmp_path):
     process = begun(tmp_path / "killed")
@@ -83,6 +84,7 @@ def test_ctrl_c_stops_all_jobs_and_keeps_what_there_is(capsys, tmp_path):
     assert len(json.loads((tmp_path / "compare.json").read_text())) == 2
 
 
+@pytest.mark.slow
 def test_jobs_change_nothing_but_the_time(capsys, tmp_path):
     few = ["--strategies", "synchronous,peer_to_peer", "--steps", "3", "--checkpoint-every", "0"]
     one = rows(capsys, *GRID, *few)

@@ -122,6 +122,7 @@ def test_a_tiny_cell_all_the_way_through(capsys, tmp_path, files):
     assert json.loads((out / "validation.json").read_text())["sections"] == printed["sections"]
 
 
+@pytest.mark.slow
 @pytest.mark.emu
 @pytest.mark.xdist_group("processes")
 def test_a_missed_bar_is_an_exit_code(capsys, files):

@@ -128,7 +128,7 @@ def test_a_standstill_is_ended_and_told():
         run(programs.returns_early, patience=2.0)
 
 
-@pytest.mark.parametrize("target", ["program", "terminal"])
+@pytest.mark.parametrize("target", [pytest.param("program", marks=pytest.mark.slow), "terminal"])
 def test_ctrl_c_gives_the_record_so_far(target):
     before = stand()
     command = [sys.executable, "-m", "tests.engines.interrupted_emulation"]

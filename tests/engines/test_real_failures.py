@@ -70,7 +70,7 @@ def test_signals_and_environment_are_given_back():
     assert changed <= {"PYTEST_CURRENT_TEST"}
 
 
-@pytest.mark.parametrize("target", ["program", "terminal"])
+@pytest.mark.parametrize("target", [pytest.param("program", marks=pytest.mark.slow), "terminal"])
 def test_ctrl_c_gives_the_record_so_far(target):
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.engines.interrupted_run"]

@@ -95,13 +95,17 @@ def train(strategy, cluster, workers, *, recorded, workload=WORKLOAD, steps=3, b
 
 
 # Methods that cut a model need its parts, which a workload of layers alone does not have.
-CELLS = [cell for cell in cases.cells("shapes_alone", 1, 4, 5) if not parse(cell[0]).needs.ordered_model]
+CELLS = [
+    (*cell, name)
+    for name, counts in (("two_level", (1, 5)), ("uneven", (4,)))
+    for cell in cases.cells("shapes_alone", *counts)
+    if not parse(cell[0]).needs.ordered_model
+]
 
 
-@pytest.mark.parametrize(("strategy", "workers"), CELLS)
-@pytest.mark.parametrize("cluster", [TWO_LEVEL, UNEVEN], ids=["two_level", "uneven"])
+@pytest.mark.parametrize(("strategy", "workers", "cluster"), CELLS)
 def test_every_method_leaves_the_trace_of_the_direct_run(strategy, workers, cluster):
-    cluster = parse_cluster(cluster)
+    cluster = parse_cluster({"two_level": TWO_LEVEL, "uneven": UNEVEN}[cluster])
     direct, replayed = [history(train(strategy, cluster, workers, recorded=recorded)) for recorded in (False, True)]
     assert replayed == direct
     assert any(log["steps"][-1]["end"] > 0 for log in direct[0])
