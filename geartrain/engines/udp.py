@@ -207,12 +207,6 @@ class ManyAtOnce:
         raise OSError(number, os.strerror(number))
 
 
-def _packed(address: Address) -> bytes:
-    """A sockaddr_in."""
-    host, port = address
-    return struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, socket.inet_aton(host))
-
-
 class _Calls:
     """The structures of one call."""
 
