@@ -117,6 +117,14 @@ def _settle_down(route: IPRoute) -> None:
     route.link("set", index=loopback, state="up")
 
 
+def limit_window(most: int) -> None:
+    """Bytes that the kernel keeps at most of a connection to this process's network until a program reads them."""
+    setting = _setting("tcp_rmem")
+    least, usual, now = map(int, setting.read_text().split())
+    most = min(most, now)
+    setting.write_text(f"{min(least, most)} {min(usual, most)} {most}")
+
+
 def take_name(name: str, known: Mapping[str, str]) -> None:
     """Let this process, and those that it starts, see another host name, and the addresses of others by theirs.
 

@@ -14,7 +14,15 @@ from typing import Any, Literal
 from pyroute2 import IPRoute
 
 from geartrain.emu import shaping
-from geartrain.emu.namespaces import congestion_control, die_with_parent, enter, inside, new_network, take_name
+from geartrain.emu.namespaces import (
+    congestion_control,
+    die_with_parent,
+    enter,
+    inside,
+    limit_window,
+    new_network,
+    take_name,
+)
 from geartrain.emu.plan import CORE, SWITCH_ADDRESS, Edge, Plan, Way
 from geartrain.emu.probe import Ping, ping
 from geartrain.emu.relay import FASTEST, Direction, Relay, open_tap
@@ -149,6 +157,14 @@ class Network:
         taps = [tap for edge, names in zip(self.plan.edges, self._ends, strict=True) for tap in self._join(edge, names)]
         if taps:
             self._start_relay(taps)
+        self._limit_windows()
+
+    def _limit_windows(self) -> None:
+        for host in self.plan.hosts:
+            rate = self.plan.rate_into(host.name)
+            if math.isfinite(rate):
+                with inside(self._networks[host.name]):
+                    limit_window(shaping.window(rate, self.plan.longest))
 
     def _join(self, edge: Edge, names: tuple[str, str]) -> list[tuple[Edge, int, int]]:
         """Lay one wire; with a delay by relay, hand back its two taps."""

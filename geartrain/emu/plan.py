@@ -119,6 +119,11 @@ class Plan:
         """The longest delay of any route."""
         return max((seconds for *_, seconds in self.latencies), default=0.0)
 
+    def rate_into(self, end: str) -> float:
+        """Bytes per second that come to a host or bridge at most, by the narrowest wire from the core to it."""
+        outer = [edge for edge in self.edges if edge.end == end and not edge.sisters]
+        return min((min(edge.down[0].rate, self.rate_into(edge.bridge)) for edge in outer), default=math.inf)
+
 
 def make_plan(placement: Placement) -> Plan:
     """The network of a run; ConfigurationError for what this engine cannot build."""

@@ -4,6 +4,10 @@ burst     at least one frame as the network stack hands it over, which is up to 
           the piece is kept to `PIECE` seconds of the rate, so that little is sent before the rate counts
 queue     `QUEUE` bytes (of a class: `QUEUE_PIECES` pieces), more than senders put into it: nothing is dropped, as
           on a wire with flow control
+window    what one connection may have on its way to a host: `WINDOW` seconds of what comes to it, and of a round
+          trip. A sender faster than the wire to its receiver would fill the switch's queue for up to a second, and
+          acknowledgements of what the receiver itself sends wait in that queue: a ring over one slow wire among
+          fast ones then takes 10 to 20 % longer than its bytes do.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from geartrain.emu.plan import ETHERNET_HEADER, TCP_HEADER, Way
 
 PIECE = 1e-3  # chosen
 QUEUE = 32 << 20  # bytes; chosen
+WINDOW = 10e-3  # chosen: longer than a busy host leaves a process waiting
+LEAST_WINDOW = 65_536
 QUEUE_PIECES = 4000  # as a device's length of queue; chosen
 _LARGEST_PIECE = 65_536
 _ROOT = 0x10000
@@ -35,6 +41,11 @@ def burst(rate: float, mtu: int) -> int:
     """Bytes that may leave at once: a piece with a header for each of its packets, and a little."""
     packets = math.ceil(piece(rate, mtu) / (mtu - TCP_HEADER))
     return piece(rate, mtu) + packets * (TCP_HEADER + ETHERNET_HEADER) + mtu
+
+
+def window(rate: float, delay: float) -> int:
+    """Bytes of a receiver's buffer, of which the kernel gives half to data: for a rate in bytes per second."""
+    return max(round(2 * rate * (WINDOW + 2 * delay)), LEAST_WINDOW)
 
 
 def shape(route: IPRoute, device: int, ways: Sequence[Way], mtu: int) -> None:

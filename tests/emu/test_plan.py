@@ -57,6 +57,22 @@ def test_two_levels_have_a_bridge_per_leaf_and_shaped_wires_to_the_core():
     assert found["switch/leaf-0.up"].rate == pytest.approx(found["node-0.up"].rate * 2 / 4)
 
 
+def test_what_comes_to_a_host_is_held_to_the_narrowest_wire_on_its_way():
+    slow = Overrides(wires=(WireOverride(node=1, direction="down", rate="40 Mbit/s"),))
+    made = plan(Star(wire=FAST), 2, overrides=slow)
+    assert made.rate_into("node-1") == ways(made)["node-1.down"].rate
+    assert made.rate_into("node-0") == ways(made)["node-0.down"].rate
+    levels = plan(TwoLevel(wire=FAST, nodes_per_switch=2, oversubscription=4), 4)
+    assert levels.rate_into("node-0") == ways(levels)["switch/leaf-0.down"].rate
+    assert plan(Matrix(rate=(("-", "1 Gbit/s"), ("1 Gbit/s", "-")), latency=(("-", "1 us"), ("1 us", "-"))), 2).rate_into("node-0") == math.inf
+
+
+def test_a_connection_may_have_some_milliseconds_of_the_rate_on_its_way():
+    assert shaping.window(50e6, 0.0) == 2 * 50e6 * shaping.WINDOW  # the kernel gives half of a buffer to data
+    assert shaping.window(50e6, 20e-3) == 2 * 50e6 * (shaping.WINDOW + 40e-3)
+    assert shaping.window(1e3, 0.0) == shaping.LEAST_WINDOW
+
+
 def test_the_devices_of_a_node_share_its_wire_and_have_one_each_among_themselves():
     made = plan(TwoLevel(wire=FAST, inner=Wire(rate="1 Gbit/s", latency="0 s")), 3, devices=2)
     assert [host.name for host in made.hosts] == ["node-0.0", "node-0.1", "node-1"]
