@@ -1,7 +1,8 @@
 """Text with a unit <-> SI numbers.
 
 Outside the program a quantity is text with its unit ("25 Gbit/s", "50 us", "80 GiB"); inside it is a plain number of
-seconds, bytes, bytes per second, FLOP or FLOP per second. A number without a unit is never accepted as text.
+seconds, bytes, bytes per second, FLOP, FLOP per second, watts or USD per second. A number without a unit is never
+accepted as text.
 
     parse_rate("25 Gbit/s")  ->  3.125e9      bytes per second
     parse_time("50 us")      ->  5e-05        seconds
@@ -23,7 +24,7 @@ from typing import Literal
 
 from geartrain.errors import UnitError
 
-QuantityName = Literal["rate", "time", "size", "flops", "flop"]
+QuantityName = Literal["rate", "time", "size", "flops", "flop", "power", "price"]
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -183,7 +184,29 @@ FLOP = Quantity(
     readable=("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"),
     exact=("FLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"),
 )
-QUANTITIES: Mapping[str, Quantity] = {"rate": RATE, "time": TIME, "size": SIZE, "flops": FLOPS, "flop": FLOP}
+POWER = Quantity(
+    name="power",
+    units=_prefixed("W", Fraction(1), binary=False),
+    example="700 W",
+    readable=("W", "kW", "MW"),
+    exact=("W", "kW", "MW"),
+)
+PRICE = Quantity(
+    name="price",
+    units={"USD/s": Fraction(1), "USD/h": Fraction(1, 3600)},
+    example="32.77 USD/h",
+    readable=("USD/h",),
+    exact=("USD/s", "USD/h"),
+)
+QUANTITIES: Mapping[str, Quantity] = {
+    "rate": RATE,
+    "time": TIME,
+    "size": SIZE,
+    "flops": FLOPS,
+    "flop": FLOP,
+    "power": POWER,
+    "price": PRICE,
+}
 
 
 def parse_rate(text: str) -> float:

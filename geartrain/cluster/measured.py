@@ -9,7 +9,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from geartrain.cluster.fields import Count, Index, MemoryRate, Size, Spec, Text, Time, WireRate
 from geartrain.errors import nearest
@@ -81,6 +81,45 @@ class PairTime(Spec):
     rate: WireRate
 
 
+class CollectiveCurve(Spec):
+    """The time of one kind of collective among so many ranks, in three pieces over its size.
+
+    Args:
+        kind, ranks: of the collective.
+        overhead: of a size below `size_flat`.
+        size_flat: up to here the time is the overhead.
+        size_full: from here on the rate is full.
+        rate: bytes per second of large sizes.
+        sigmoid: of the piece between.
+    """
+
+    kind: CollectiveKind
+    ranks: Count
+    overhead: Time
+    size_flat: Size
+    size_full: Size
+    rate: WireRate
+    sigmoid: tuple[float, float, float, float]
+
+    def seconds(self, nbytes: int) -> float:
+        """What a collective of this size takes."""
+        raise NotImplementedError("curves of collectives are not priced yet")
+
+
+class Sharing(Spec):
+    """What ranks of one host take from each other.
+
+    Args:
+        ranks: that many compute at once.
+        slowdown: how many times as long each of them takes as alone.
+        steals: the share of hidden communication that computing loses to it.
+    """
+
+    ranks: Count
+    slowdown: Annotated[float, Field(ge=1)]
+    steals: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
 class Measurements(Spec):
     """What was measured of a cluster and is no constant of it.
 
@@ -91,6 +130,8 @@ class Measurements(Spec):
         reduction_rate: bytes per second of a tensor that a rank adds to another of its own.
         pairs: between ranks.
         collectives: by kind and size.
+        curves: of collectives, fitted to such times.
+        sharing: what ranks of one host take from each other.
     """
 
     ranks: Count
@@ -99,6 +140,8 @@ class Measurements(Spec):
     reduction_rate: MemoryRate | None = None
     pairs: tuple[PairTime, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
+    curves: tuple[CollectiveCurve, ...] = ()
+    sharing: tuple[Sharing, ...] = ()
 
     def time_of(self, kind: str, size: int) -> float | None:
         """What a collective of this kind and size took; None if it was not measured."""

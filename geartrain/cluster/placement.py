@@ -110,6 +110,12 @@ class Placement:
         """Factor on the compute rate of the rank's device; 1 unless the cluster says otherwise."""
         return self.pace(rank).speed
 
+    @property
+    def steals(self) -> float:
+        """The share of hidden communication that computing loses to it, where the cluster has it measured; else 0."""
+        sharing = self.cluster.measured.sharing if self.cluster.measured else ()
+        return next((one.steals for one in sharing if one.ranks == self.num_workers), 0.0)
+
     def route(self, src: int, dst: int) -> Route:
         """The links from one rank to another; empty, with zero latency, for ranks on one device."""
         return self._topology.route(*self._places[src], *self._places[dst])

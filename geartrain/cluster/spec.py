@@ -26,12 +26,14 @@ from geartrain.cluster.fields import (
     MemoryRate,
     Name,
     NodeCount,
+    Price,
     RateCell,
     Size,
     Spec,
     Text,
     Time,
     TimeCell,
+    Watts,
     WireRate,
     not_empty,
 )
@@ -49,6 +51,8 @@ class Device(Spec):
         memory: size of its memory.
         memory_rate: rate at which that memory is read.
         launch_overhead: time that every operation takes whatever its size; 0 s by default.
+        power: what it draws when it computes; left out: unknown, then there is no energy of a step.
+        idle_power: what it draws when it does not; left out: as `power`.
         source: where the numbers come from: a data sheet, a measurement, or "chosen".
     """
 
@@ -57,6 +61,8 @@ class Device(Spec):
     memory: Size
     memory_rate: MemoryRate
     launch_overhead: Time = 0.0
+    power: Watts | None = None
+    idle_power: Watts | None = None
     source: Text
 
     def __hash__(self) -> int:
@@ -71,12 +77,20 @@ class Device(Spec):
 
 
 class NodeGroup(Spec):
-    """Machines alike: `count` of them ("any": as many as a run needs), named "<name>-0", "<name>-1", ..."""
+    """Machines alike: `count` of them ("any": as many as a run needs), named "<name>-0", "<name>-1", ...
+
+    Args:
+        device, devices_per_node: what computes in each.
+        power: what a machine draws beside its devices; left out: unknown, then the energy of a step is its devices'.
+        price: of a machine with its devices, like "32.77 USD/h"; left out: unknown.
+    """
 
     name: Name = "node"
     count: NodeCount
     device: Device
     devices_per_node: Count = 1
+    power: Watts | None = None
+    price: Price | None = None
 
 
 class Wire(Spec):

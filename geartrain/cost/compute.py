@@ -19,7 +19,7 @@ from geartrain.cluster.spec import Device
 from geartrain.cost.table import Table
 from geartrain.errors import ConfigurationError, UnknownName
 from geartrain.units import format_exact, parse_time
-from geartrain.workload.spec import Layer, Workload
+from geartrain.workload.spec import Kernel, Layer, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Work:
         dtype: of the arithmetic, a key of `Device.flops`.
         num_kernels: launches.
         key: what a measured table knows it by (operation, shapes, types), or None.
+        parts: the kernels of a run of kernels, where they are known; models that know no kinds of kernels ignore them.
     """
 
     name: str
@@ -41,6 +42,34 @@ class Work:
     dtype: str = "fp32"
     num_kernels: int = 1
     key: Any = None
+    parts: tuple[Work, ...] = field(default=(), hash=False)
+
+
+def kernel_work(kernel: Kernel, samples: float) -> Work:
+    """The work of a kernel on so many samples, known by the key that the same operation has when it is run."""
+    shapes = tuple(tuple(round(fixed + samples * each) for fixed, each in shape) for shape in kernel.shapes)
+    return Work(
+        name=kernel.op,
+        flop=kernel.flop[0] + samples * kernel.flop[1],
+        nbytes=kernel.nbytes[0] + samples * kernel.nbytes[1],
+        dtype=kernel.dtype,
+        key=(kernel.op, shapes, kernel.dtypes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel on a device with two lanes, a host's and its own; seconds.
+
+    Attributes:
+        host: what the host takes before the kernel can start.
+        device: what the device takes.
+        blocks: the host waits until the device is done.
+    """
+
+    host: float
+    device: float
+    blocks: bool = False
 
 
 class ComputeModel(ABC):
@@ -48,6 +77,10 @@ class ComputeModel(ABC):
 
     @abstractmethod
     def seconds(self, work: Work, device: Device) -> float: ...
+
+    def launches(self, work: Work, device: Device) -> tuple[Launch, ...]:
+        """The kernels of a piece of work on two lanes; one that costs the host nothing where a model has one lane."""
+        return (Launch(0.0, self.seconds(work, device)),)
 
     def report(self) -> tuple[str, ...]:
         """What a reader of the results must know of how the work was priced."""

@@ -37,9 +37,11 @@ class Cost:
         codec: seconds in which it encodes and decodes what is sent, beside that.
         exposed_communication: seconds in which the worker stands still while bytes are in flight.
         wait: seconds in which the worker stands still for another rank.
+        bubble: seconds in which it stands still because of the order of a pipeline.
         hidden_communication: seconds of communication that run beside compute.
         sent: traffic of each rank of the run, workers first, then services.
         memory: bytes per kind ("parameters", "gradients", "optimizer", "buckets", ...) on the worker that needs most.
+        services: memory of each service likewise, in rank order; empty where it was not counted.
         notes: what a reader must know, e.g. which reading of a paper's latency term is used.
     """
 
@@ -47,12 +49,14 @@ class Cost:
     codec: float = 0.0
     exposed_communication: float = 0.0
     wait: float = 0.0
+    bubble: float = 0.0
     hidden_communication: float = 0.0
     sent: tuple[Traffic, ...] = ()
     memory: dict[str, int] = field(default_factory=dict)
+    services: tuple[dict[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def step_time(self) -> float:
         """Seconds per step: what computes plus what is exposed."""
-        return self.compute + self.codec + self.exposed_communication + self.wait
+        return self.compute + self.codec + self.exposed_communication + self.wait + self.bubble

@@ -29,8 +29,8 @@ WORKLOAD_SOURCES: Mapping[str, str] = {name: preset.source for name, preset in P
 
 
 @cache
-def get_workload(name: str) -> Workload:
-    """The workload of that name, built once per process; UnknownName if there is none."""
-    if name not in WORKLOADS:
-        raise UnknownName("workload", name, WORKLOADS)
-    return WORKLOADS[name]()
+def get_workload(text: str) -> Workload:
+    """The workload that a text stands for, built once per process; UnknownName if there is none."""
+    if text not in WORKLOADS:
+        raise UnknownName("workload", text, WORKLOADS)
+    return WORKLOADS[text]()

@@ -7,7 +7,6 @@ traced at two batch sizes; a line through both gives what is fixed and what grow
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -22,15 +21,15 @@ from torch.overrides import TorchFunctionMode
 from geartrain.cost.compute import Work
 from geartrain.errors import TaskError
 from geartrain.runtime.chain import parts_of
+from geartrain.runtime.memory import memory_shape
+from geartrain.runtime.meta import OptimizerFactory as OptimizerFactory
+from geartrain.runtime.meta import Step as Step
+from geartrain.runtime.meta import on_meta as on_meta
 from geartrain.runtime.opcost import FREE, OpCosts, dtype_key
+from geartrain.runtime.untraceable import explained
 from geartrain.runtime.worker import Batch, Task
 from geartrain.torch_private import DispatchMode
 from geartrain.workload.spec import UNUSED, Layer, Parameter, Part, Workload
-
-Step = Callable[[nn.Module, int], Tensor]
-"""(module on the meta device, samples) -> scalar loss."""
-
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 _BATCHES = (2, 4)  # not 1: a batch of one takes other paths in some operations
 
@@ -205,16 +204,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def on_meta(module: nn.Module) -> nn.Module:
-    """A copy of a module whose parameters and buffers have shapes only; nothing is allocated, tied ones stay tied."""
-    memo: dict[int, Any] = {}
-    for p in module.parameters():
-        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
-    for b in module.buffers():
-        memo[id(b)] = torch.empty_like(b, device="meta")
-    return copy.deepcopy(module, memo)
-
-
 def trace_step(
     module: nn.Module, step: Step, *, name: str, source: str, optimizer: OptimizerFactory | None = None
 ) -> Workload:
@@ -230,7 +219,8 @@ def trace_step(
     traces = []
     for samples in _BATCHES:
         tracer = _Tracer(on_meta(module), costs)
-        tracer.run(step, samples)
+        with explained(name):
+            tracer.run(step, samples)
         traces.append([record for record in tracer.records if not record.empty])
     small, large = traces
     if [record.name for record in small] != [record.name for record in large]:
@@ -242,7 +232,12 @@ def trace_step(
         layers.append(Layer(name=UNUSED, parameters=unused, num_kernels=0, num_backward_kernels=0))
     first = next(p for p in module.parameters() if p.requires_grad)
     workload = Workload(
-        name=name, source=source, layers=tuple(layers), dtype=dtype_key(first.dtype), element_size=first.element_size()
+        name=name,
+        source=source,
+        layers=tuple(layers),
+        dtype=dtype_key(first.dtype),
+        element_size=first.element_size(),
+        memory=memory_shape(module, step, optimizer),
     )
     return workload if optimizer is None else _with_update(workload, on_meta(module), optimizer, costs)
 

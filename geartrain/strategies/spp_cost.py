@@ -215,10 +215,10 @@ def cost(prices: PipelinePrices, plan: Plan, timeline: Timeline, alone: Timeline
     memory = [prices.memory(prices.parts_of(plan, n), len(stage.ranks)) for n, stage in enumerate(plan.stages)]
     return Cost(
         compute=compute,
-        wait=bubble,
+        bubble=bubble,
         exposed_communication=exposed,
         hidden_communication=max(0.0, in_flight - exposed),
         sent=prices.sent(plan),
         memory=max(memory, key=lambda kinds: sum(kinds.values())),
-        notes=(f"plan {plan} (parts@workers of each stage), {count} micro-batch(es); waiting is the bubble",),
+        notes=(f"plan {plan} (parts@workers of each stage), {count} micro-batch(es)",),
     )

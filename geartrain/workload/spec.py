@@ -7,6 +7,14 @@ Work and moved bytes are told per sample, beside what does not grow with the bat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+Line = tuple[float, float]
+"""(fixed, per sample): on b samples fixed + b * per sample."""
+
+Extent = tuple[int, int]
+"""The same for one dimension of a tensor."""
 
 UNUSED = "(unused)"
 """Name of the layer that holds trainable tensors which take no part in the step: they never get a gradient."""
@@ -28,6 +36,66 @@ class Parameter:
         return count
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A table of vectors as a kernel that looks some of them up sees it.
+
+    Attributes:
+        rows, width: of the table, in vectors and elements.
+        per_sample: how many vectors a sample looks up.
+        skew: exponent of Zipf's law, by which some rows are looked up more often than others; 0: all alike.
+    """
+
+    rows: int
+    width: int
+    per_sample: float
+    skew: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One operation of a layer, at any batch.
+
+    Attributes:
+        op: as in `Work.name`, e.g. "aten.addmm.default".
+        shapes: of all tensors in and out, in the order of `Work.key`.
+        dtypes: of their elements, e.g. "float32", likewise.
+        flop: floating-point operations.
+        nbytes: device-memory traffic.
+        dtype: of the arithmetic, a key of `Device.flops`.
+        count: how many equal ones follow each other.
+        lookup: what it looks up, if that is what it does.
+    """
+
+    op: str
+    shapes: tuple[tuple[Extent, ...], ...]
+    dtypes: tuple[str, ...]
+    flop: Line
+    nbytes: Line
+    dtype: str = "fp32"
+    count: int = 1
+    lookup: Lookup | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryShape:
+    """What a step needs beyond parameters, the buffers of the strategy and the optimizer's state; bytes.
+
+    Attributes:
+        buffers: of the modules.
+        forward: the most that lives in forward.
+        backward_fresh: the most in backward when gradients are made anew; they are in it.
+        backward_kept: the most in backward when gradients exist before; they are not in it.
+        update: the optimizer's temporaries.
+    """
+
+    buffers: int
+    forward: Line
+    backward_fresh: Line
+    backward_kept: Line
+    update: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     """A leaf of the model, or what runs between two leaves, in forward order.
@@ -41,6 +109,8 @@ class Layer:
         forward_fixed_bytes, backward_fixed_bytes: traffic that does not grow with the batch (the weights).
         activation: bytes per sample kept for backward.
         num_kernels, num_backward_kernels: kernels launched in forward and in backward.
+        forward_kernels, backward_kernels: those kernels in order; empty where only their sums are known.
+        recomputed_flop: operations per sample that backward repeats of forward; they are in `backward_flop`.
     """
 
     name: str
@@ -56,6 +126,9 @@ class Layer:
     activation: float = 0.0
     num_kernels: int = 1
     num_backward_kernels: int = 2
+    forward_kernels: tuple[Kernel, ...] = ()
+    backward_kernels: tuple[Kernel, ...] = ()
+    recomputed_flop: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +175,8 @@ class Workload:
         update_traffic: bytes that the update moves per parameter byte (SGD 3, momentum 8: v *= m; v += g; p += v).
         update_kernels: kernels that the update launches when it takes all parameters at a time.
         parts: the model as an ordered list of parts; empty where it has no such order or nobody said.
+        gradient_dtype: of gradients, where it is another than `dtype`, which is then that of the arithmetic.
+        memory: what a step needs beside parameters and state, measured on shapes; None where nobody looked.
     """
 
     name: str
@@ -114,15 +189,30 @@ class Workload:
     update_traffic: float = 8.0
     update_kernels: int = 3
     parts: tuple[Part, ...] = ()
+    gradient_dtype: str | None = None
+    memory: MemoryShape | None = None
 
-    @property
+    def __hash__(self) -> int:
+        # Equal workloads have it in common, and a tuple of a thousand layers takes too long to hash at every look-up.
+        return hash((self.name, self.dtype, len(self.layers)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was computed on demand is computed again.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """All trainable tensors in the order of `model.parameters()`, which need not be the order of use."""
         return tuple(sorted((p for layer in self.layers for p in layer.parameters), key=lambda p: p.index))
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         return sum(p.numel for p in self.parameters)
+
+    @cached_property
+    def model_flop(self) -> float:
+        """Operations per sample of forward and backward, without those that are repeated: what MFU counts."""
+        return sum(layer.forward_flop + layer.backward_flop - layer.recomputed_flop for layer in self.layers)
 
     @property
     def gradient_bytes(self) -> int:

@@ -100,7 +100,7 @@ def test_what_is_no_toml():
 def test_unknown_keys_name_the_nearest_where_they_stand():
     assert only(GOOD.replace("source =", "memry = 1, source =").replace("memry = 1, ", "", 1)) == (
         "nodes[0].device.memry: unknown key (did you mean 'memory'?); "
-        "known here: flops, launch_overhead, memory, memory_rate, name, source"
+        "known here: flops, idle_power, launch_overhead, memory, memory_rate, name, power, source"
     )
     assert only("sumary = 'x'\n" + GOOD).startswith(
         "sumary: unknown key (did you mean 'summary'?); known here: collectives, measured, name,"
