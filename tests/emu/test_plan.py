@@ -64,7 +64,8 @@ def test_what_comes_to_a_host_is_held_to_the_narrowest_wire_on_its_way():
     assert made.rate_into("node-0") == ways(made)["node-0.down"].rate
     levels = plan(TwoLevel(wire=FAST, nodes_per_switch=2, oversubscription=4), 4)
     assert levels.rate_into("node-0") == ways(levels)["switch/leaf-0.down"].rate
-    assert plan(Matrix(rate=(("-", "1 Gbit/s"), ("1 Gbit/s", "-")), latency=(("-", "1 us"), ("1 us", "-"))), 2).rate_into("node-0") == math.inf
+    table = Matrix(rate=(("-", "1 Gbit/s"), ("1 Gbit/s", "-")), latency=(("-", "1 us"), ("1 us", "-")))
+    assert plan(table, 2, count=2).rate_into("node-0") == math.inf
 
 
 def test_a_connection_may_have_some_milliseconds_of_the_rate_on_its_way():
