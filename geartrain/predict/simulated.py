@@ -56,7 +56,7 @@ def simulate(question: Question, steps: int = 3) -> Prediction:
         efficiency=efficiency(question, mean.step_time),
         energy=joules,
         price=follows.price(place, mean.step_time),
-        notes=(*cost.notes, *notes, *waits, *question.model.report()),
+        notes=(*cost.notes, *notes, *waits),
     )
 
 
