@@ -12,7 +12,8 @@ met, worst) and `order` (group, tau), for which see `geartrain.validation.verdic
     errors                  {step_time, compute, exposed_communication, wait}: simulated - measured, as a fraction of
                             the measured step time
     bandwidth_term          seconds per step in which the busiest link carries bytes at its full rate
-    small_collective        seconds of an all-reduce of 4 bytes among as many ranks, measured on the same cluster
+    small_collective        seconds of an all-reduce of 4 bytes in each message, among as many ranks and measured on the
+                            same cluster
     host_busy               share of the host's cores in use while it was measured
     trustworthy, why_not    whether it is, and if not, why; null on this machine itself, where the rule has no meaning
     folders                 {simulated, measured}: folders of the runs below DIR, each with run.json, steps.jsonl and
@@ -61,7 +62,7 @@ CELLS, RUNS = "cells", "runs"
 
 _START = 4.0  # seconds that starting and ending an emulated run takes, for estimates: measured, 4 to 12 nodes
 _COMMON = "ethernet-1g"  # a cluster that can be emulated wherever anything can
-_WARM_UP, _TRIES = 10, 40  # all-reduces of 4 bytes
+_WARM_UP, _TRIES = 10, 40  # small all-reduces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ class Runner:
         try:
             small = self._small_collective(case) if case.engine == "emulated" else None
         except RunError as error:
-            return Outcome(case=case, failed=f"all-reduces of 4 bytes failed: {error}")
+            return Outcome(case=case, failed=f"small all-reduces failed: {error}")
         engine = self._emulated if case.engine == "emulated" else RealEngine()
         measured, record = self._one(case, case.engine, engine)
         folders = {"simulated": simulated.out, "measured": measured.out}
@@ -311,8 +312,11 @@ def workload_of(task: str) -> Workload:
 
 
 def small_all_reduces(ctx: Context) -> list[float]:
-    """Seconds of each of a row of all-reduces of 4 bytes: a rank's program."""
-    tensor, seconds = torch.zeros(1), []
+    """Seconds of each of a row of all-reduces of 4 bytes in each message: a rank's program.
+
+    gloo cuts a tensor in two pieces for each rank and sends no empty ones: of one element, most would be missing.
+    """
+    tensor, seconds = torch.zeros(2 * dist.get_world_size(ctx.workers)), []
     for _ in range(_WARM_UP + _TRIES):
         begin = ctx.clock.now()
         dist.all_reduce(tensor, group=ctx.workers)

@@ -44,7 +44,7 @@ class Trust(_Table):
     """When a cell measures the network and not the host.
 
     Attributes:
-        factor: times that the bandwidth term must be as long as a 4-byte collective.
+        factor: times that the bandwidth term must be as long as a collective of 4-byte messages.
         host_busy: share of the host's cores in use, which must be less; above 1 it never matters.
     """
 

@@ -34,7 +34,7 @@ COLUMNS = (
 NOTE = """\
 Step times: mean over the steps after the first, of each step's slowest worker. Step error: simulated / measured - 1.
 Compute, exposed comm., wait: means over all workers, simulated - measured, as a share of the measured step.
-Bytes / 4 B: seconds in which the busiest link carries a step's bytes / an all-reduce of 4 bytes among as many ranks."""
+Bytes / 4 B: seconds in which the busiest link carries a step's bytes / an all-reduce of 4 bytes per message."""
 
 
 class Progress(Protocol):

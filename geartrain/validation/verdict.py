@@ -1,7 +1,7 @@
 """Which cells can be believed, and whether what they say reaches the bars.
 
     bandwidth term    seconds per step in which the busiest link carries bytes, at its full rate
-    trustworthy       bandwidth term >= factor * (4-byte collective of as many ranks)   and   host busy < its limit
+    trustworthy       bandwidth term >= factor * (collective of 4-byte messages), and host busy < its limit
     error             simulated / measured - 1, of the step time; of a phase, the difference / the measured step time
     tau               Kendall's tau-b of the measured and the simulated step times of the strategies of a group
     same order        no two strategies of a group whose measured times differ by more than a tie are simulated the
@@ -55,7 +55,8 @@ def why_not(outcome: Outcome, trust: Trust) -> str | None:
     if outcome.bandwidth_term is None or outcome.small_collective is None:
         reasons.append("unknown network")
     elif outcome.bandwidth_term < trust.factor * outcome.small_collective:
-        reasons.append(f"bytes take {outcome.bandwidth_term / outcome.small_collective:.1f} times a 4-byte collective")
+        ratio = outcome.bandwidth_term / outcome.small_collective
+        reasons.append(f"bytes take {ratio:.1f} times a collective of 4-byte messages")
     if outcome.host_busy is None or outcome.host_busy >= trust.host_busy:
         busy = "unknown" if outcome.host_busy is None else f"{outcome.host_busy:.0%}"
         reasons.append(f"host busy {busy}")

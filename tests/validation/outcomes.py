@@ -26,6 +26,6 @@ def step(seconds, compute=0.5, exposed=0.25, wait=0.25):
 
 
 def outcome(simulated=1.0, measured=1.0, *, on=None, **changes):
-    """A trustworthy cell: bytes take 10 times a 4-byte collective on a host that is half busy."""
+    """A trustworthy cell: bytes take 10 times a small collective on a host that is half busy."""
     values = {"bandwidth_term": 0.1, "small_collective": 0.01, "host_busy": 0.5, **changes}
     return Outcome(case=on or case(), simulated=step(simulated), measured=step(measured), **values)

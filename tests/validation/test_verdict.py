@@ -17,13 +17,13 @@ FOUR = ("synchronous", "parameter_server", "peer_to_peer", "peer_to_peer:kind=br
     [
         ({}, None),
         ({"bandwidth_term": 0.05}, None),
-        ({"bandwidth_term": 0.049}, "host-bound: bytes take 4.9 times a 4-byte collective"),
+        ({"bandwidth_term": 0.049}, "host-bound: bytes take 4.9 times a collective of 4-byte messages"),
         ({"host_busy": 0.79}, None),
         ({"host_busy": 0.8}, "host-bound: host busy 80%"),
         ({"host_busy": None}, "host-bound: host busy unknown"),
         (
             {"bandwidth_term": 0.01, "host_busy": 0.9},
-            "host-bound: bytes take 1.0 times a 4-byte collective, host busy 90%",
+            "host-bound: bytes take 1.0 times a collective of 4-byte messages, host busy 90%",
         ),
         ({"small_collective": None}, "host-bound: unknown network"),
         ({"failed": "a rank was lost"}, "failed"),
