@@ -201,7 +201,7 @@ def _of_compute(base: Prediction) -> Bound:
 def _even(base: Prediction) -> str:
     """At which rate of the wires several nodes are as fast as one."""
     question = base.question
-    alone, rate = _one_node(question), value_of(question.cluster, "links.rate")
+    alone, rate = one_node(question), value_of(question.cluster, "links.rate")
     if alone is None or rate is None:
         return ""
     throughput = predict(alone).throughput
@@ -211,7 +211,7 @@ def _even(base: Prediction) -> str:
     return "" if base.throughput > throughput else "; slower than one node at any rate"
 
 
-def _one_node(question: Question) -> Question | None:
+def one_node(question: Question) -> Question | None:
     """The same on the devices of the first node, with their share of the batch; None where no more are asked."""
     devices = question.cluster.nodes[0].devices_per_node
     if devices >= question.ranks:
