@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from geartrain.cluster.placement import Placement
 from geartrain.cost.terms import Cost
+from geartrain.errors import ConfigurationError
 from geartrain.predict import follows
 from geartrain.predict.memory import rank_memory
 from geartrain.predict.prediction import Prediction
@@ -18,6 +19,8 @@ def predict(question: Question) -> Prediction:
     cost = cost_of(question, place)
     stolen = place.steals * cost.hidden_communication
     compute, step_time = cost.compute + stolen, cost.step_time + stolen
+    if step_time <= 0:
+        raise ConfigurationError(f"a step of {question} takes no time by {question.model}; give another --compute")
     joules, notes = follows.energy(place, step_time, compute + cost.codec, cost.exposed_communication)
     memory = rank_memory(cost, place)
     workers = cost.sent[: place.num_workers]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Cluster
 from geartrain.cost.compute import ROOFLINE, ComputeModel
+from geartrain.errors import TaskError
 from geartrain.runtime.strategy import Strategy
 from geartrain.workload.spec import Workload
 
@@ -37,7 +38,12 @@ class Question:
         return tuple(self.strategy.roles(self.ranks).services)
 
     def place(self) -> Placement:
-        """Where everyone lives; PlacementError when they do not fit."""
+        """Where everyone lives; PlacementError when they do not fit, TaskError when some worker has no sample."""
+        if 1 <= self.ranks > self.batch:
+            raise TaskError(
+                f"a global batch of {self.batch} cannot be dealt to {self.ranks} workers: each needs at least one sample.\n"
+                f"  give a batch of {self.ranks} or more, or fewer workers"
+            )
         return Placement(self.cluster, self.ranks, self.services)
 
     def __str__(self) -> str:

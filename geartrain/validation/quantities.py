@@ -25,19 +25,18 @@ from geartrain.cluster import Cluster, Placement, load_cluster
 from geartrain.cluster.load import parse_cluster
 from geartrain.cluster.overrides import NodeOverride
 from geartrain.cost.collectives import plan_collective
-from geartrain.cost.compute import Roofline
 from geartrain.cost.terms import Traffic
-from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import ConfigurationError, UnknownName
 from geartrain.models import get_workload
+from geartrain.predict.closed import cost_of
+from geartrain.predict.question import Question
+from geartrain.predict.simulated import run_shapes
 from geartrain.record.log import RunRecord
 from geartrain.record.means import mean_step
 from geartrain.record.split import split
-from geartrain.runtime.loop import Training
 from geartrain.runtime.strategy import Strategy
 from geartrain.strategies import from_table, parse
 from geartrain.strategies.closed_forms import share
-from geartrain.tasks.workload_task import WorkloadTask
 from geartrain.units import parse_flop
 from geartrain.workload.spec import Layer, Parameter, Workload
 
@@ -281,10 +280,10 @@ def workload_of(table: Mapping[str, Any]) -> Workload:
 def step_of(setting: Setting) -> Step:
     """A step of a setting, by closed form or simulated."""
     strategy, cluster, workload = setting.made()
-    services = tuple(strategy.roles(setting.ranks).services)
+    question = Question(workload=workload, cluster=cluster, strategy=strategy, ranks=setting.ranks, batch=setting.batch)
     if setting.simulate:
-        return _simulated(setting, strategy, cluster, workload)
-    cost = strategy.cost(workload, Placement(cluster, setting.ranks, services), setting.batch)
+        return _simulated(question, setting.steps)
+    cost = cost_of(question, question.place())
     return Step(
         time=cost.step_time,
         exposed=cost.exposed_communication,
@@ -294,21 +293,16 @@ def step_of(setting: Setting) -> Step:
     )
 
 
-def _simulated(setting: Setting, strategy: Strategy, cluster: Cluster, workload: Workload) -> Step:
-    task = WorkloadTask(workload)
-    training = Training(strategy=strategy, task=task, steps=setting.steps, batch=setting.batch, evaluate=False)
-    training.check(setting.ranks)
-    services = tuple(strategy.roles(setting.ranks).services)
-    engine = SimulatedEngine(Roofline())
-    record = engine.run(training, cluster, workers=setting.ranks, services=services, meta=True)
+def _simulated(question: Question, steps: int) -> Step:
+    record = run_shapes(question, steps)
     mean = mean_step(split(record))
     assert mean is not None, "a run that came to its end has steps"
     return Step(
         time=mean.step_time,
         exposed=mean.exposed_communication,
         communication=mean.exposed_communication + mean.hidden_communication,
-        sent=_recorded(record, setting.steps),
-        num_workers=setting.ranks,
+        sent=_recorded(record, steps),
+        num_workers=question.ranks,
     )
 
 
