@@ -52,7 +52,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 c10d: Any = distributed_c10d
 core: Any = _stubs
 
-DEFAULT_TIMEOUT = timedelta(minutes=30)
+DEFAULT_TIMEOUT = timedelta(days=365)
+"""Of groups made here: a service waits for the whole run to be told that it ends. Lost ranks are noticed elsewhere."""
 
 SLOW_IMPORTS = ("torch._dynamo",)
 """What the first step of an optimizer loads (two seconds on a slow core): forked processes should have it already."""

@@ -1,5 +1,7 @@
 """The canary: fails first when private names of PyTorch move. What is built on them is tested elsewhere."""
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -41,6 +43,12 @@ def test_methods_of_a_group_are_those_that_torch_calls():
     }  # fmt: skip
     assert asked <= set(vars(dist.ProcessGroup))
     assert asked <= set(vars(PythonGroup))
+
+
+def test_a_receive_of_our_groups_may_be_pending_for_a_whole_run():
+    """gloo ends it by the group's timeout, and a server would end its run: torch's is half an hour."""
+    group = torch_private.gloo_group(dist.HashStore(), 0, 1)
+    assert group._get_backend(torch.device("cpu")).options._timeout > timedelta(days=90)
 
 
 class Noting(PythonGroup):
