@@ -63,6 +63,7 @@ PAPER_PAYLOAD = 1024
 """Bytes of integers in a packet where the cluster was not looked at: the larger of the authors' two."""
 _USUAL_MTU = 9000  # of a wire whose packets the cluster does not describe, as in the emulated engine
 _IP_UDP = 28
+_LARGEST = 65_488  # bytes of integers in one UDP packet
 _END = 1
 
 
@@ -121,7 +122,7 @@ class SwitchML(Strategy):
 
     def __post_init__(self) -> None:
         check_fields(self, payload=4, slots=1, loss=0, burst=1, bucket_size=1)
-        check_most(self, loss=0.5, payload=65_488)  # of one UDP packet
+        check_most(self, loss=0.5, payload=_LARGEST)
         if self.payload is not None and self.payload % 4:
             raise StrategyError(
                 f"switchml: payload={self.payload} holds no whole 32-bit integers; give a multiple of 4"
@@ -144,7 +145,7 @@ class SwitchML(Strategy):
         if self.payload is not None or isinstance(topology, Matrix):
             return self
         mtu = topology.wire.mtu or _USUAL_MTU
-        return replace(self, payload=max(4, (mtu - _IP_UDP - HEADER_SIZE) // 4 * 4))
+        return replace(self, payload=min(_LARGEST, max(4, (mtu - _IP_UDP - HEADER_SIZE) // 4 * 4)))
 
     def bind(self, ctx: Context, task: Task) -> Worker | Service:
         if ctx.role != "worker":

@@ -91,7 +91,7 @@ def aggregate(tensors, numbers, *, network, slots, width, switch=None, rounds=1,
         for stream, _ in streams:
             for rows in stream.on_timeout(network.now):
                 network.send("switch", rows)
-            assert stream.outstanding <= slots
+            assert (stream._issued & ~stream._received).sum() <= slots
         if look is not None:
             look(streams, switch)
     raise TimeoutError(f"not done after {patience} events, or nothing on its way: {[len(found) for found in results]}")

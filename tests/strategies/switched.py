@@ -20,12 +20,14 @@ class Sums:
         numels: of the tensors.
         dtype: integers, or numbers of the normal distribution.
         absent: a worker that sends nothing.
+        pause: seconds before each sum, on every further worker a tenth more.
     """
 
     settings: Settings
     numels: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     absent: int | None = None
+    pause: float = 0.0
 
     def given(self, rank):
         stream = torch.Generator().manual_seed(rank)
@@ -49,6 +51,7 @@ class Sums:
             dist.barrier(ctx.workers)
             if ctx.rank == self.absent:
                 break
+            ctx.clock.sleep(self.pause * (1 + ctx.rank / 10))
             begun = ctx.clock.now()
             summed(tensor, ctx.workers)
             took.append(ctx.clock.now() - begun)

@@ -152,7 +152,7 @@ def test_the_packet_is_what_the_cluster_takes():
         place = Placement(cluster(Star(wire=wire)), 2, SWITCH)
         return SwitchML().planned(None, place, 2).payload
 
-    assert [payload(mtu) for mtu in ("1500 B", "9000 B", None)] == [1456, 8956, 8956]
+    assert [payload(mtu) for mtu in ("1500 B", "9000 B", "65536 B", None)] == [1456, 8956, 65_488, 8956]
     assert SwitchML(payload=256).planned(None, Placement(CLUSTER, 2, SWITCH), 2) == SwitchML(payload=256)
 
 
@@ -171,6 +171,15 @@ def test_who_sends_nothing_is_named(monkeypatch):
     monkeypatch.setattr(drive, "PATIENCE", 5.0)
     with pytest.raises(RunError, match=r"waited [56] s for worker\(s\) 1, from which"):
         simulated(Sums(replace(SETTINGS, loss=0.01), (500,), absent=1), 3)
+
+
+@pytest.mark.parametrize(("pause", "loss"), [(20.0, 0.01), (100.0, 0.0)])
+def test_nobody_is_named_for_a_pause_of_all_or_where_nothing_gets_lost(monkeypatch, pause, loss):
+    """Patience is for those who wait for others: 2 and 4 s here, and 10 and 20 s where the simulator watches."""
+    monkeypatch.setattr(drive, "PATIENCE", 5.0)
+    main = Sums(replace(SETTINGS, loss=loss), (500, 500), torch.int32, pause=pause)
+    for tensors, _ in simulated(main, 3).results[:3]:
+        assert all(torch.equal(found, exact) for found, exact in zip(tensors, main.exact(3), strict=True))
 
 
 def test_without_losses_the_simulator_knows_that_nobody_can_go_on():

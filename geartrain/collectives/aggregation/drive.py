@@ -28,7 +28,7 @@ from geartrain.runtime.context import Context
 from geartrain.runtime.opcost import dtype_key
 
 PATIENCE = 300.0
-"""Seconds without any progress after which the switch says who is missing; a worker waits twice as long; chosen."""
+"""Seconds for which a worker waits for others before the switch says for whom; it waits twice as long; chosen."""
 _LONGEST = 100
 """How many times the least timeout the longest one is; chosen."""
 _LOOK = 1.0  # seconds between two looks for who is missing; chosen
@@ -169,8 +169,11 @@ def serve(ctx: Context, settings: Settings) -> None:
     workers = range(ctx.num_workers)
     look = progress = ctx.clock.now()
     while True:
-        came = port.receive(look + _LOOK if port.loses and state.missing() else None, settings.burst * len(workers))
+        missing = state.missing()
+        came = port.receive(look + _LOOK if port.loses and missing else None, settings.burst * len(workers))
         now = ctx.clock.now()
+        if not missing:  # nobody waited for anybody until now, however long that was
+            look = progress = now
         for rows in came:
             replies = state.on_packets(rows)
             for results in replies.to_all:
@@ -178,16 +181,18 @@ def serve(ctx: Context, settings: Settings) -> None:
                 progress = now
             for worker, results in replies.to_one:
                 port.send([worker], results, settings.burst)
-        if now >= look + _LOOK:
+        if port.loses and now >= look + _LOOK:  # else whoever drives the ranks sees that nobody can go on
             look = now
-            missing = state.missing()
-            progress = progress if missing else now
-            if now - progress > PATIENCE:
-                raise RunError(
-                    f"the others have waited {now - progress:.0f} s for worker(s) {', '.join(map(str, missing))}, from "
-                    "which the switch got no packet.\n  look whether they still run, and whether all workers make the "
-                    "same calls with tensors of the same sizes"
-                )
+            _check_missing(state.missing(), now - progress)
+
+
+def _check_missing(missing: Sequence[int], waited: float) -> None:
+    if missing and waited > PATIENCE:
+        raise RunError(
+            f"the others have waited {waited:.0f} s for worker(s) {', '.join(map(str, missing))}, from which the "
+            "switch got no packet.\n  look whether they still run, and whether all workers make the same calls with "
+            "tensors of the same sizes"
+        )
 
 
 def to_chunks(flat: Tensor, width: int) -> Chunks:
