@@ -21,6 +21,7 @@ Saving lets A take the answers in flight first, and apply them: a saved run goes
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ from geartrain.collectives.messages import post_send, wait_all
 from geartrain.runtime.backward import on_device
 from geartrain.runtime.context import Context, Receiver
 from geartrain.runtime.worker import Batches, StepResult, Task, Worker
-from geartrain.strategies.gear_mesh import Pass
+from geartrain.strategies.gear_mesh import Pass, Wheel
 from geartrain.strategies.gear_turns import Beat, Machine, Station, beats_of
 
 _HEADER = 24  # bytes: three whole numbers
@@ -101,27 +102,37 @@ class _Post:
 
 
 class _Clock:
-    """When a gear that sees `beats` micro-batches a revolution and updates `speed` times is due."""
+    """When a gear is due that updates `speed` times in a revolution: after micro-batches floor(u * beats / speed).
 
-    def __init__(self, speed: int, beats: int) -> None:
-        self.speed, self.beats, self.count, self.turns = speed, beats, 0, 0
+    Attributes:
+        begun: what the micro-batches since the last update weigh together.
+    """
 
-    @property
-    def weight(self) -> float:
-        """Of a micro-batch in an update."""
-        return self.speed / self.beats if self.speed else 1.0
+    def __init__(self, speed: int) -> None:
+        self._speed, self._beats, self._largest = speed, 1, 1
+        self.count, self.turns, self.begun = 0, 0, 0.0
 
-    def tick(self) -> bool:
+    def set(self, beats: Sequence[Beat]) -> None:
+        """The micro-batches of a revolution."""
+        self._beats, self._largest = len(beats), beats[0].count
+
+    def weight(self, samples: int) -> float:
+        """Of a micro-batch in the mean that is an update: 1 for the largest ones."""
+        return samples / self._largest
+
+    def tick(self, samples: int) -> bool:
         """One more micro-batch; whether an update is due."""
-        self.count += 1
-        due = self.count * self.speed // self.beats > self.turns
+        self.count, self.begun = self.count + 1, self.begun + self.weight(samples)
+        speed = min(self._speed, self._beats)
+        due = speed > 0 and (self.turns + 1) * self._beats // speed <= self.count
         self.turns += due
         return due
 
-    def rest(self) -> float:
-        """What makes the mean of an update that was begun whole; 0 where none was."""
-        begun = self.count - -(-self.turns * self.beats // self.speed) if self.speed else 0
-        return 1 / (begun * self.weight) if begun else 0.0
+    def state_dict(self) -> tuple[int, int, float]:
+        return self.count, self.turns, self.begun
+
+    def load_state_dict(self, state: tuple[int, int, float]) -> None:
+        self.count, self.turns, self.begun = state
 
 
 class FreeBottom(Worker):
@@ -130,7 +141,7 @@ class FreeBottom(Worker):
     def __init__(self, ctx: Context, task: Task, machine: Machine, freedom: Freedom) -> None:
         self._station, self._freedom, self._groups = Station(ctx, task, machine), freedom, _groups(ctx)
         self.model, (self._wheel,) = self._station.model, self._station.wheels
-        self._clock = _Clock(machine.plan.speeds[0], machine.plan.beats)
+        self._clock = _Clock(machine.plan.speeds[0])
         self._post: _Post | None = None
         self._flying: dict[int, tuple[Pass, int, int]] = {}
         self._number, self._poisoned, self._ages, self._lost = 0, False, list[int](), 0
@@ -139,7 +150,7 @@ class FreeBottom(Worker):
         station = self._station
         batch = on_device(batches.take(), station.ctx.device)
         beats, before = beats_of(batch.num_samples, station), self._wheel.version
-        self._clock.beats = len(beats)
+        self._clock.set(beats)
         post = self._post = self._post or _Post(station, *self._groups, beats[0].count)
         self._ages, self._lost = [], 0
         for beat in beats:
@@ -174,9 +185,9 @@ class FreeBottom(Worker):
         if not self._station.machine.stash:
             turn = self._wheel.through(turn.entry, want_entry=False)
         self._ages.append(self._wheel.version - version)
-        self._wheel.back(turn, gradient[:count] * self._clock.weight)
-        if self._clock.tick() or self._poisoned:
-            self._wheel.update()
+        self._wheel.back(turn, gradient[:count] * self._clock.weight(count))
+        if self._clock.tick(count) or self._poisoned:
+            _update(self._wheel, self._clock)
 
     def pause(self) -> None:
         while self._post and self._flying and not self._poisoned:
@@ -187,18 +198,20 @@ class FreeBottom(Worker):
 
     def finish(self) -> None:
         self.pause()
-        _end(self._wheel, self._clock)
+        if self._clock.begun:
+            _update(self._wheel, self._clock)
         if self._post:
             self._post.settle()
         self._station.gather()
 
     def state_dict(self) -> dict[str, Any]:
         self.pause()
-        return {**self._station.state_dict(), "number": self._number, "clock": (self._clock.count, self._clock.turns)}
+        return {**self._station.state_dict(), "number": self._number, "clock": self._clock.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._station.load_state_dict(state)
-        self._number, (self._clock.count, self._clock.turns) = state["number"], state["clock"]
+        self._clock.load_state_dict(state["clock"])
+        self._number = state["number"]
 
     def close(self) -> None:
         self._wheel.close()
@@ -217,7 +230,7 @@ class FreeTop(Worker):
     def __init__(self, ctx: Context, task: Task, machine: Machine, freedom: Freedom) -> None:
         self._station, self._freedom, self._groups = Station(ctx, task, machine), freedom, _groups(ctx)
         self.model, (self._wheel,) = self._station.model, self._station.wheels
-        self._clock = _Clock(machine.plan.speeds[1], machine.plan.beats)
+        self._clock = _Clock(machine.plan.speeds[1])
         self._rng = ctx.rng("replay")
         self._post: _Post | None = None
         self._beats: list[Beat] = []
@@ -253,7 +266,7 @@ class FreeTop(Worker):
         """Take the next global batch: the targets of its micro-batches, by number."""
         batch = on_device(batches.take(), self._station.ctx.device)
         self._beats = beats_of(batch.num_samples, self._station)
-        self._clock.beats = len(self._beats)
+        self._clock.set(self._beats)
         first = self._batches_taken * len(self._beats)
         self._targets.update({first + k: beat.of(batch.targets) for k, beat in enumerate(self._beats)})
         self._batches_taken += 1
@@ -288,33 +301,35 @@ class FreeTop(Worker):
         if gradient is not None:
             gradient.view(-1)[0] += loss - loss
         post.send(message.number, self._wheel.version, _TRAINED, gradient)
-        self._update()
+        self._update(len(targets))
         self._buffer.append((rows, targets))
         return loss
 
     def _replay(self) -> None:
         chosen = int(torch.randint(len(self._buffer), (), generator=self._rng, device=self._rng.device))
-        self._turn(*self._buffer[chosen], False)
-        self._update()
+        rows, targets = self._buffer[chosen]
+        self._turn(rows, targets, False)
+        self._update(len(targets))
 
     def _turn(self, rows: Tensor, targets: Tensor, want_entry: bool) -> tuple[Tensor, Tensor | None]:
         """The loss, and the gradient of the micro-batch's rows if it is wanted."""
-        weight, compute = self._clock.weight, partial(self._station.loss, targets=targets)
+        weight, compute = self._clock.weight(len(targets)), partial(self._station.loss, targets=targets)
         turn = self._wheel.through(rows, want_entry=want_entry, compute=compute)
         loss = turn.exit.detach()
         gradient = self._wheel.back(turn, torch.full_like(loss, weight))
         self._wheel.taint(loss - loss)
         return loss, gradient if gradient is None or weight == 1 else gradient / weight
 
-    def _update(self) -> None:
-        if self._clock.tick():
-            self._wheel.update()
+    def _update(self, samples: int) -> None:
+        if self._clock.tick(samples):
+            _update(self._wheel, self._clock)
 
     def settle(self) -> None:
         self._station.gather()
 
     def finish(self) -> None:
-        _end(self._wheel, self._clock)
+        if self._clock.begun:
+            _update(self._wheel, self._clock)
         if self._post:
             self._post.settle()
         self._station.gather()
@@ -322,7 +337,7 @@ class FreeTop(Worker):
     def state_dict(self) -> dict[str, Any]:
         return {
             **self._station.state_dict(),
-            "clock": (self._clock.count, self._clock.turns),
+            "clock": self._clock.state_dict(),
             "buffer": list(self._buffer),
             "batches": self._batches_taken,
             "newest": self._newest,
@@ -331,7 +346,7 @@ class FreeTop(Worker):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._station.load_state_dict(state)
-        self._clock.count, self._clock.turns = state["clock"]
+        self._clock.load_state_dict(state["clock"])
         self._buffer.extend(state["buffer"])
         self._batches_taken, self._newest = state["batches"], state["newest"]
         self._rng.set_state(state["replay"])
@@ -347,9 +362,9 @@ def _groups(ctx: Context) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
     return up, down
 
 
-def _end(wheel: Any, clock: _Clock) -> None:
-    """An update that was begun is made with what is there."""
-    factor = clock.rest()
-    if factor:
-        wheel.rescale(factor)
-        wheel.update()
+def _update(wheel: Wheel, clock: _Clock) -> None:
+    """With the mean over the samples since the last one, however many they are."""
+    if clock.begun != 1:
+        wheel.rescale(1 / clock.begun)
+    clock.begun = 0.0
+    wheel.update()

@@ -76,6 +76,8 @@ class Plan:
     def due(self, gear: int, count: int) -> tuple[int, ...]:
         """After which of a revolution's `count` micro-batches a gear updates: floor(u * count / speed), u = 1, ..."""
         speed = self.speeds[gear]
+        if speed >= count:
+            return tuple(range(1, count + 1))
         return tuple(sorted({turn * count // speed for turn in range(1, speed + 1)} - {0}))
 
     @property

@@ -329,7 +329,8 @@ def test_workers_of_a_gear_together_do_what_one_does(workers, counts, speeds):
 def test_fewer_samples_than_the_ratio_make_a_shorter_revolution():
     task = Tower()
     close(weights("gear:speeds=1-8", task, batch=4), by_hand(task, 4, batch=4))
-    assert Plan(parts=(range(1),), workers=(range(1),), speeds=(3,), replay=0).due(0, 8) == (2, 5, 8)
+    for speed, due in ((3, (2, 5, 8)), (10**12, tuple(range(1, 9)))):
+        assert Plan(parts=(range(1),), workers=(range(1),), speeds=(speed,), replay=0).due(0, 8) == due
 
 
 def test_linear_scaling_multiplies_the_rate_of_the_slow_gear():
@@ -412,6 +413,14 @@ def test_7_free_with_one_in_flight_is_meshed():
     for task in (Tower(momentum=0.5), Digits()):
         free = weights("gear:mode=free,staleness=0,capacity=1", task)
         assert same(free, plain_loop(task, steps=3, batch=BATCH))
+
+
+@pytest.mark.parametrize("speeds", ["1-1", "2-3", "3-2", "1-4", "0-3", "1-5", "20-20"])
+def test_free_gears_with_one_in_flight_update_with_means_as_meshed_ones_without_stash_do(speeds):
+    """Also where speeds do not divide, where micro-batches differ in size, and where there are fewer than updates."""
+    task = Tower(momentum=0.5)
+    meshed = weights(f"gear:stash=false,speeds={speeds}", task)
+    close(weights(f"gear:mode=free,capacity=1,speeds={speeds}", task), meshed)
 
 
 FREE = "gear:mode=free,speeds=1-4,replay=2"
