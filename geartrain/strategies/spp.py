@@ -115,6 +115,8 @@ class SPP(Strategy):
             raise StrategyError("spp: one stage has nothing to interleave; give stages=2 or more, or another schedule")
         if self.order is not None and self.schedule != "list":
             raise StrategyError(f"spp: schedule={self.schedule} is an order of its own; leave out order={self.order}")
+        if self.order is not None:
+            self._check_order(len(from_words(self.order, self.micro_batches).rows))
         if self.plan is not None:
             self._check_plan(parse_plan(self.plan))
 
@@ -127,6 +129,13 @@ class SPP(Strategy):
             raise StrategyError(f"spp: plan={plan} has {stages} stage(s) of {chunks} piece(s), unlike stages or chunks")
         if not self.replicate and any(len(stage.ranks) > 1 for stage in plan.stages):
             raise StrategyError(f"spp: plan={plan} has replicas, and replicate=false excludes them")
+
+    def _check_order(self, ordered: int) -> None:
+        planned = self.stages if self.plan is None else len(parse_plan(self.plan).stages)
+        if planned not in (None, ordered):
+            raise StrategyError(
+                f"spp: order={self.order} is of {ordered} stage(s), and there are {planned}; give as many orders"
+            )
 
     def roles(self, num_workers: int) -> Roles:
         if self.stages is not None and self.stages > num_workers:
@@ -142,6 +151,7 @@ class SPP(Strategy):
         prices = self._prices(workload, place, batch, model)
         decided = self if self.plan is not None else replace(self, plan=str(self._search(prices)))
         plan = decided._plan_for(prices.num_parts, place.num_workers)
+        self._check_shares(plan, batch)
         if decided.schedule != "list" or decided.order is not None:
             return decided
         return replace(decided, order=decided._timeline(len(plan.stages), prices.times(plan)).table.words)
@@ -158,13 +168,22 @@ class SPP(Strategy):
             )
         return PipelinePrices(workload, place, batch, self.micro_batches, model)
 
+    def _check_shares(self, plan: Plan, batch: int) -> None:
+        most, least = max(len(stage.ranks) for stage in plan.stages), batch // self.micro_batches
+        if most > least:
+            raise StrategyError(
+                f"spp: plan={plan} divides a micro-batch among {most} workers, and the smallest of "
+                f"{self.micro_batches} in a batch of {batch} has {least} sample(s); give fewer micro_batches or workers"
+            )
+
     def _search(self, prices: PipelinePrices) -> Plan:
         """SPP: the plan that its own order of blocks takes least time for."""
         devices, parts = prices.num_devices, prices.num_parts
         order: Sequence[int] = range(devices)
         if self.ordering == "min_cut":
             order = min_cut_order(_rates(prices.place))
-        counts = [self.stages] if self.stages else range(1 + (self.chunks > 1), min(devices, parts // self.chunks) + 1)
+        given = self.stages if self.order is None else len(self.order.split("/"))
+        counts = [given] if given else range(1 + (self.chunks > 1), min(devices, parts // self.chunks) + 1)
         plans, reasons = list[tuple[float, Plan]](), list[str]()
         for count in counts:
             try:

@@ -131,12 +131,12 @@ class PipelinePrices:
         return all(needed <= self.place.device(rank).memory for rank in ranks)
 
     def memory(self, parts: Sequence[int], replicas: int) -> dict[str, int]:
-        """Bytes by kind on a worker with these parts, with all micro-batches under way."""
+        """Bytes by kind on a worker with these parts, with all micro-batches under way; the whole model is there."""
         size = self.numel(parts) * self.workload.element_size
         samples = self.num_micro_batches * -(-self.micro_batch // replicas)
         activation = sum(layer.activation for part in parts for layer in self.layers[part])
         return {
-            "parameters": size,
+            "parameters": self.workload.gradient_bytes,
             "gradients": size,
             "optimizer": round(size * self.workload.optimizer_state),
             "activations": round(samples * activation),

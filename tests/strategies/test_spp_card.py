@@ -406,6 +406,18 @@ def traced():
     return task_workload(Digits(hidden=256))
 
 
+def test_an_order_of_ones_own_says_how_many_stages_there_are():
+    strategy = parse("spp:order=F2B2/FBFB,micro_batches=2").planned(task_workload(Deep()), Placement(CLUSTER, 3), 8)
+    assert len(parse_plan(strategy.plan).stages) == 2 and strategy.order == "F2B2/FBFB"
+
+
+def test_memory_is_that_of_the_whole_model_and_of_one_stage_of_the_rest():
+    memory = parse("spp:plan=2@0/4@1").cost(task_workload(Deep()), Placement(CLUSTER, 2), 16).memory
+    stage = 8 * (4 * 30 - 18)  # parameters of the second stage, in float64
+    assert memory["parameters"] == 8 * sum(p.numel() for p in Deep().model(0).parameters())
+    assert (memory["gradients"], memory["optimizer"]) == (stage, 2 * stage)
+
+
 def test_a_transformer_is_cut_where_the_cluster_says():
     strategy = SPP(stages=3, micro_batches=8).planned(task_workload(Characters()), Placement(CLUSTER, 3), 16)
     assert len(strategy.plan.split("/")) == 3 and parse(str(strategy)) == strategy
@@ -472,6 +484,9 @@ def test_a_loss_that_is_not_finite_stops_every_stage_in_the_same_step(text, work
         ("spp:schedule=interleaved,chunks=2,stages=1", "nothing to interleave"),
         ("spp:schedule=gpipe,order=FB", "is an order of its own"),
         ("spp:stages=3,plan=1@0/1@1", "unlike stages or chunks"),
+        ("spp:stages=3,order=F4B4/F4B4", "is of 2 stage"),
+        ("spp:plan=3@0,order=F4B4/F4B4", "is of 2 stage"),
+        ("spp:order=F2B2/F2B2", "compute each of its blocks once"),
         ("spp:replicate=false,plan=1@0+1", "replicate=false excludes them"),
         ("spp:plan=1@0+0", "names one twice"),
     ],
@@ -489,6 +504,7 @@ def test_settings_that_contradict_each_other_are_refused(text, words):
         ("spp:stages=1,idle=false", 4, 8, "a sample per device"),
         ("spp:plan=3@0/2@1", 2, 16, "is for 5 part"),
         ("spp:plan=3@0/3@2", 2, 16, "2 worker"),
+        ("spp:plan=3@0/3@1+2", 3, 7, "among 2 workers, and the smallest of 4 in a batch of 7 has 1 sample"),
         ("spp:stages=3", 2, 16, "3 stages need as many workers|cannot be laid"),
     ],
 )
