@@ -52,7 +52,8 @@ class ABSSGD(Strategy):
             a worker that has them waits.
         target: samples of all workers together that a round needs, if any; the workers tell each other their counts
             until they have them.
-        rate: factor of the task's learning rate. A delay of one bears half of what SGD does, and less with momentum.
+        rate: factor of the task's learning rate, above 0. A delay of one bears half of what SGD does, and less with
+            momentum.
 
     Costs, per worker and round, for M bytes of gradients: an all-reduce of M bytes and a count, 2 (W - 1)/W M in a
     ring, and one of 8 bytes (one more for each time that `target` is not reached). Two gradients are kept.
@@ -82,7 +83,9 @@ class ABSSGD(Strategy):
     rate: float = 0.5
 
     def __post_init__(self) -> None:
-        check_fields(self, micro_batch=1, least=1, most=self.least, target=1, rate=0)
+        check_fields(self, micro_batch=1, least=1, most=self.least, target=1)
+        if not 0 < self.rate < math.inf:
+            raise StrategyError(f"abs_sgd: rate={self.rate!r} cannot train; give a finite number above 0")
 
     def __str__(self) -> str:
         return render(self)

@@ -82,7 +82,8 @@ class DeAR(Strategy):
 
     Use it where communicating takes about as long as computing: then it hides in forward too what backward cannot
     hide. Not for an optimizer that looks at all gradients at once, or after clipping by a global norm: the sum is never
-    there as a whole, and neither can be noticed. Not where forward is done for its own sake between steps: the update
+    there as a whole, and neither can be noticed. Attached, gradients are None after backward: not with a gradient
+    scaler, which looks for infinities there. Not where forward is done for its own sake between steps: the update
     waits for it. Small first groups expose less; large groups save latency.
 
     Example:

@@ -215,6 +215,9 @@ def test_a_nan_ends_the_run_and_misfits_are_refused():
         ENGINE.run(training, cluster(), workers=3)
     with pytest.raises(StrategyError, match="most"):
         ABSSGD(least=3, most=2)
+    for rate in (0.0, -0.5, float("nan")):
+        with pytest.raises(StrategyError, match="cannot train; give a finite number above 0"):
+            ABSSGD(rate=rate)
 
     class Half(Golden):
         def model(self, seed):

@@ -294,6 +294,16 @@ def test_powersgd_of_full_rank_is_exact(rank):
     torch.testing.assert_close(sum(r for _, r in results), torch.zeros(60), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("warm_start", [True, False])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_powersgd_of_full_rank_trains_as_synchronous(workers, warm_start):
+    """Matrices of 7 x 3 and 2 x 7. A test and no declared limit, as QR rounds whole numbers, too."""
+    full, task = PowerSGD(rank=7, min_ratio=0.0, warm_start=warm_start), Curve(linear=True)
+    dense = train(SIMULATED, parse("synchronous"), task, workers, steps=10)
+    for mine, other in zip(train(SIMULATED, full, task, workers, steps=10), dense, strict=True):
+        torch.testing.assert_close(mine["weights"], other["weights"], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rank", [1, 2])
 def test_powersgd_recovers_a_gradient_of_rank_one_in_one_step(rank):
     gradients = [torch.outer(numbers(1, 8), numbers(2, 30)) * scale for scale in (0.5, 2.0)]
