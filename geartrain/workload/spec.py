@@ -16,6 +16,9 @@ Line = tuple[float, float]
 Extent = tuple[int, int]
 """The same for one dimension of a tensor."""
 
+Peak = tuple[Line, ...]
+"""The highest of several lines: which moment of a step is the fullest depends on the batch."""
+
 UNUSED = "(unused)"
 """Name of the layer that holds trainable tensors which take no part in the step: they never get a gradient."""
 
@@ -82,7 +85,7 @@ class MemoryShape:
     """What a step needs beyond parameters, the buffers of the strategy and the optimizer's state; bytes.
 
     Attributes:
-        buffers: of the modules.
+        buffers: of the modules, and their tensors that are not trained.
         forward: the most that lives in forward.
         backward_fresh: the most in backward when gradients are made anew; they are in it.
         backward_kept: the most in backward when gradients exist before; they are not in it.
@@ -90,9 +93,9 @@ class MemoryShape:
     """
 
     buffers: int
-    forward: Line
-    backward_fresh: Line
-    backward_kept: Line
+    forward: Peak
+    backward_fresh: Peak
+    backward_kept: Peak
     update: int
 
 
