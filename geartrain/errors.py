@@ -9,6 +9,7 @@
     │   ├── StrategyError            a strategy text or a hyperparameter that cannot be (also a ValueError)
     │   │   └── IncompatibleParts    parts of a strategy that do not fit together; names those that do
     │   ├── TaskError                a task, batch or output folder that cannot be used
+    │   ├── CannotFit                no plan has room in the memory of the devices; says how much is missing
     │   └── ScriptError              a script that cannot run on this engine; names its line and the change to make
     └── RunError                     something went wrong while ranks were running; carries rank and step where known
         ├── DeadlockError            no rank can continue
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class GeartrainError(Exception):
@@ -75,6 +77,32 @@ class IncompatibleParts(StrategyError):
 
 class TaskError(ConfigurationError):
     """A task, batch size or output folder that cannot be used."""
+
+
+class CannotFit(ConfigurationError):
+    """No plan has room in the memory of the devices.
+
+    Args:
+        message: what needs most, and the ways out.
+        need: bytes, of the plan that needs least.
+        have: bytes of the device that they are needed on.
+    """
+
+    def __init__(self, message: str, *, need: int, have: int) -> None:
+        super().__init__(message)
+        self.need, self.have = need, have
+
+    @property
+    def missing(self) -> int:
+        """How much is missing, in bytes."""
+        return self.need - self.have
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_cannot_fit, (str(self), self.need, self.have))
+
+
+def _cannot_fit(message: str, need: int, have: int) -> CannotFit:
+    return CannotFit(message, need=need, have=have)
 
 
 class ScriptError(ConfigurationError):

@@ -1,0 +1,1 @@
+"""Plans: batch, devices, servers, strategy and its settings for a model on a cluster, each with its reason."""
