@@ -41,8 +41,8 @@ class Question:
         """Where everyone lives; PlacementError when they do not fit, TaskError when some worker has no sample."""
         if 1 <= self.ranks > self.batch:
             raise TaskError(
-                f"a global batch of {self.batch} cannot be dealt to {self.ranks} workers: each needs at least one sample.\n"
-                f"  give a batch of {self.ranks} or more, or fewer workers"
+                f"a global batch of {self.batch} cannot be dealt to {self.ranks} workers: each needs at least one "
+                f"sample.\n  give a batch of {self.ranks} or more, or fewer workers"
             )
         return Placement(self.cluster, self.ranks, self.services)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from geartrain.engines.simulated import SimulatedEngine
+from geartrain.errors import StrategyError
 from geartrain.predict import follows
 from geartrain.predict.closed import cost_of, efficiency
 from geartrain.predict.memory import rank_memory
@@ -28,6 +29,11 @@ def simulate(question: Question, steps: int = 3) -> Prediction:
         steps: the first warms up; more where a strategy repeats itself only after more.
     """
     check_shapes(question.strategy)
+    if question.strategy.needs.ordered_model:
+        raise StrategyError(
+            f"{question.strategy.name} hands the modules of a model to ranks, and shapes alone have none.\n"
+            "  leave --simulate out: its closed form goes through the plan event by event; or compare a --task"
+        )
     place = question.place()
     record = run_shapes(question, _whole_cycles(steps, question.strategy.cycle))
     mean = mean_step(split(record))

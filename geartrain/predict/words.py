@@ -24,7 +24,7 @@ Bound = Literal["compute", "memory traffic", "launches", "wire", "latency", "wai
 _CALLS = 40
 """Predictions that looking for a break-even may take."""
 
-_CLOSE = 1.002
+_CLOSE = 1.0002
 """Ratio of two values between which a break-even is told."""
 
 _LEAST = 0.005

@@ -16,7 +16,7 @@ from geartrain.sweep.points import ONE_NODE, Crossing, Point, Swept, at_point
 
 _HALVINGS = 20
 
-_CLOSE = 1.002
+_CLOSE = 1.0005
 """Ratio of two values between which a crossing is told."""
 
 Contender = Callable[[Value], Prediction]
