@@ -1,6 +1,15 @@
 """Clusters: machines, devices and wires as plain values; their links and routes; who runs where."""
 
-from geartrain.cluster.load import Preset, dump_cluster, list_presets, load_cluster, local_cluster, parse_cluster
+from geartrain.cluster.load import (
+    Preset,
+    dump_cluster,
+    list_devices,
+    list_presets,
+    load_cluster,
+    load_device,
+    local_cluster,
+    parse_cluster,
+)
 from geartrain.cluster.measured import CollectiveTime, Measurements, PairTime, bus_factor, origin_of
 from geartrain.cluster.overrides import NodeOverride, Overrides, PairOverride, Straggler, WireOverride
 from geartrain.cluster.placement import Pace, Placement, ServicePlace
@@ -35,8 +44,10 @@ __all__ = [
     "build",
     "bus_factor",
     "dump_cluster",
+    "list_devices",
     "list_presets",
     "load_cluster",
+    "load_device",
     "local_cluster",
     "origin_of",
     "parse_cluster",

@@ -3,6 +3,7 @@
     load_cluster("ethernet-25g")      a preset by name
     load_cluster("my/cluster.toml")   a file by path: whatever has a separator or ends in .toml, or is a pathlib.Path
     dump_cluster(cluster)             TOML that loads back equal
+    load_device("h100-sxm5")          a device, by the name of a preset or the path of a file in the same way
 
 A file that cannot be read as a cluster ends in one ClusterError that lists every problem with the key where it stands.
 """
@@ -12,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 import tomlkit
 from pydantic import BaseModel, ValidationError
@@ -22,6 +23,9 @@ from geartrain.cluster.fields import TEXT_ONLY
 from geartrain.cluster.overrides import Overrides
 from geartrain.cluster.spec import Cluster, Collectives, Device, NodeGroup, Star, Topology, Wire
 from geartrain.errors import ClusterError, UnknownName, nearest
+from geartrain.units import POWER, format_flops, format_rate, format_size
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
 
 
 class Preset(NamedTuple):
@@ -35,43 +39,83 @@ class Preset(NamedTuple):
 _EMPTY: dict[str, object] = {"collectives": Collectives(), "overrides": Overrides(), "origins": {}}
 """Parts that are left out of a file when there is nothing in them."""
 
+_TRAINED = ("fp32", "bf16", "fp16")
+"""Types whose rates a list of devices shows."""
+
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """The preset of that name, or the cluster in that file; UnknownName or ClusterError if there is none."""
+    if _is_path(name_or_path):
+        return parse_cluster(_content(name_or_path, "cluster"), str(name_or_path))
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or os.sep in text:
-        try:
-            content = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ClusterError(f"cannot read cluster file {text!r}: {error}") from error
-        return parse_cluster(content, text)
     if text == "local":
         return local_cluster()
-    presets = _preset_files()
+    presets = _preset_files("presets")
     if text not in presets:
         raise UnknownName("cluster preset", text, ["local", *presets])
     return parse_cluster(presets[text], f"preset {text}")
 
 
+def load_device(name_or_path: str | Path) -> Device:
+    """The device of that name, or the one in that file; UnknownName or ClusterError if there is none."""
+    if _is_path(name_or_path):
+        return _parse(Device, _content(name_or_path, "device"), str(name_or_path), "device")
+    text, presets = str(name_or_path), _preset_files("devices")
+    if text not in presets:
+        raise UnknownName("device", text, presets)
+    return _parse(Device, presets[text], f"device {text}", "device")
+
+
 def list_presets() -> list[Preset]:
     """Name, one line and source of every preset, by name."""
-    clusters = [local_cluster(), *(parse_cluster(text, name) for name, text in _preset_files().items())]
+    files = _preset_files("presets").items()
+    clusters = [local_cluster(), *(parse_cluster(text, name) for name, text in files)]
     return sorted(Preset(cluster.name, cluster.summary, cluster.source) for cluster in clusters)
+
+
+def list_devices() -> list[Preset]:
+    """Name, one line and source of every device, by name."""
+    devices = ((name, load_device(name)) for name in _preset_files("devices"))
+    return sorted(Preset(name, _summary(device), device.source) for name, device in devices)
+
+
+def _summary(device: Device) -> str:
+    """Like "80 GiB at 3.35 TB/s, fp32 66.9 TFLOP/s, bf16 989.4 TFLOP/s, 700 W"."""
+    rates = [f"{dtype} {format_flops(rate)}" for dtype, rate in device.flops.items() if dtype in _TRAINED]
+    power = [] if device.power is None else [POWER.format(device.power)]
+    memory = f"{format_size(device.memory, binary=True)} at {format_rate(device.memory_rate, 'B')}"
+    return ", ".join([memory, *rates, *power])
 
 
 def parse_cluster(text: str, where: str = "text") -> Cluster:
     """The cluster that TOML text describes; `where` is named in errors, like a file's path."""
+    return _parse(Cluster, text, where, "cluster")
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    text = str(name_or_path)
+    return isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or os.sep in text
+
+
+def _content(path: str | Path, what: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"cannot read {what} file {str(path)!r}: {error}") from error
+
+
+def _parse(kind: type[_Kind], text: str, where: str, what: str) -> _Kind:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ClusterError(f"{where} is no TOML: {error}") from error
     try:
-        return Cluster.model_validate(data, context={TEXT_ONLY: True})
+        return kind.model_validate(data, context={TEXT_ONLY: True})
     except ValidationError as error:
-        problems = [problem for details in error.errors() for problem in _problems(details)]
+        problems = [problem for details in error.errors() for problem in _problems(details, kind)]
         plural = "problem" if len(problems) == 1 else "problems"
         listed = "\n".join(f"  {problem}" for problem in problems)
-        raise ClusterError(f"{where} describes no cluster: {len(problems)} {plural}\n{listed}") from error
+        raise ClusterError(f"{where} describes no {what}: {len(problems)} {plural}\n{listed}") from error
 
 
 def dump_cluster(cluster: Cluster) -> str:
@@ -111,15 +155,16 @@ def local_cluster() -> Cluster:
     )
 
 
-def _preset_files() -> dict[str, str]:
-    folder = resources.files("geartrain.cluster").joinpath("presets")
+def _preset_files(kind: str) -> dict[str, str]:
+    """Name -> text of the files in a folder of the package."""
+    folder = resources.files("geartrain.cluster").joinpath(kind)
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
 
 
-def _problems(details: ErrorDetails) -> Iterator[str]:
+def _problems(details: ErrorDetails, root: type[BaseModel]) -> Iterator[str]:
     """The lines for one of pydantic's errors: the key as it stands in the file, then what is wrong with it."""
-    where, models = _locate(details["loc"])
+    where, models = _locate(details["loc"], root)
     known = sorted({name for model in models for name in model.model_fields})
     context = details.get("ctx", {})
     match details["type"]:
@@ -150,10 +195,10 @@ def _hint(given: str, known: Iterable[str]) -> str:
     return f" (did you mean {near!r}?)" if near else ""
 
 
-def _locate(loc: tuple[int | str, ...]) -> tuple[str, list[type[BaseModel]]]:
+def _locate(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, list[type[BaseModel]]]:
     """Where an error stands, like `nodes[0].device.memry`, and the models whose keys may stand there."""
     where = ""
-    models: list[type[BaseModel]] = [Cluster]
+    models: list[type[BaseModel]] = [root]
     for part in loc:
         holders = [model for model in models if part in model.model_fields]
         tagged = [model for model in models if part == _kind(model)]

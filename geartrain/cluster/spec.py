@@ -15,7 +15,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from geartrain.cluster.fields import (
     UNREACHABLE,
@@ -76,18 +83,30 @@ class Device(Spec):
         raise UnknownName(f"compute rate of {self.name}", dtype, self.flops)
 
 
+def _device(value: Any) -> Any:
+    """The device itself where a preset or a file is named."""
+    if not isinstance(value, str):
+        return value
+    from geartrain.cluster.load import load_device  # which reads what is defined here
+
+    try:
+        return load_device(value)
+    except (ClusterError, UnknownName) as error:
+        raise ValueError(str(error).replace("\n  known:", "; known:")) from error
+
+
 class NodeGroup(Spec):
     """Machines alike: `count` of them ("any": as many as a run needs), named "<name>-0", "<name>-1", ...
 
     Args:
-        device, devices_per_node: what computes in each.
+        device, devices_per_node: what computes in each; a text names a preset ("h100-sxm5") or a TOML file of a device.
         power: what a machine draws beside its devices; left out: unknown, then the energy of a step is its devices'.
         price: of a machine with its devices, like "32.77 USD/h"; left out: unknown.
     """
 
     name: Name = "node"
     count: NodeCount
-    device: Device
+    device: Annotated[Device, BeforeValidator(_device)]
     devices_per_node: Count = 1
     power: Watts | None = None
     price: Price | None = None

@@ -59,12 +59,20 @@ def test_presets(preset):
 
 def test_the_presets_there_are():
     assert [preset.name for preset in list_presets()] == [
-        "dgx-a100-200g",
+        "ac922",
+        "dgx-2",
+        "dgx-a100",
+        "dgx-h100",
+        "dgx-h200",
+        "dgx-v100",
         "ethernet-100g",
         "ethernet-10g",
         "ethernet-1g",
         "ethernet-25g",
         "local",
+        "p3",
+        "p3dn",
+        "ts4",
         "v100x8-25g",
     ]
 
@@ -234,6 +242,7 @@ DEVICES = st.fixed_dictionaries(
         "memory": st.integers(1, 2**60),
         "memory_rate": POSITIVE,
         "launch_overhead": TIMES,
+        "power": st.none() | POSITIVE,
     }
 )
 NODE = st.sampled_from(["all", "node", "node-1", 0])
@@ -253,6 +262,7 @@ def clusters(draw):
         rows = [[None if i == j else draw(POSITIVE) for j in range(count)] for i in range(count)]
         topology, wires = {"kind": "matrix", "rate": rows, "latency": rows, "inner": draw(WIRES)}, []
     nodes = [{"name": "node", "count": count, "device": draw(DEVICES), "devices_per_node": per_node}]
+    nodes[0] |= {"power": draw(st.none() | POSITIVE), "price": draw(st.none() | POSITIVE)}
     overrides = {"nodes": draw(st.lists(NODE_OVERRIDES, max_size=2)), "wires": wires}
     return Cluster.model_validate(
         {"name": "c", "source": draw(st.text(min_size=1)), "nodes": nodes, "topology": topology, "overrides": overrides}
