@@ -1,8 +1,8 @@
 """Who runs where: workers and services of a run on the devices of a cluster."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from geartrain.cluster.overrides import Straggler
 from geartrain.cluster.spec import Cluster, Device, Matrix, NodeGroup
@@ -51,6 +51,7 @@ class Placement:
         num_nodes: how many nodes of the cluster are used.
         nodes: the node of each rank, see `node`.
         links: all links between those nodes; routes refer to them by index.
+        known: what others have worked out for this placement, under keys of their own.
     """
 
     def __init__(self, cluster: Cluster, num_workers: int, services: Sequence[ServicePlace] = ()) -> None:
@@ -77,6 +78,7 @@ class Placement:
         self._paces = _paces(cluster, self._groups)
         self._topology = build(cluster, self.num_nodes)
         self.links: tuple[Link, ...] = self._topology.links
+        self.known: dict[Hashable, Any] = {}
 
     def node(self, rank: int) -> int:
         """The node that a rank runs on; `SWITCH` (-1) for a service at the switch."""

@@ -158,7 +158,7 @@ def choose(kind: str, num_ranks: int, nbytes: int, algorithm: str | None = None)
     return next(iter(ALGORITHMS[kind]))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _plan(
     kind: str, algorithm: str, num_ranks: int, nbytes: int, element: int, root: int, segment: int
 ) -> CollectivePlan:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geartrain.cluster.spec import Device
+from geartrain.cost.memo import Memo, Same
 from geartrain.cost.table import Table
 from geartrain.errors import ConfigurationError, UnknownName
 from geartrain.units import format_exact, parse_time
@@ -294,8 +295,17 @@ ROOFLINE = Roofline()
 """The model of closed forms, unless another one is given."""
 
 
+_steps: Memo[StepTimes] = Memo(512)
+
+
 def step_times(workload: Workload, device: Device, samples: float, model: ComputeModel = ROOFLINE) -> StepTimes:
-    """What one step on `samples` samples takes on a device, layer by layer."""
+    """What one step on `samples` samples takes on a device, layer by layer; worked out once."""
+    # Of models only the same one counts: some keep count of what they are asked, so that equal ones differ.
+    key = (workload, device, samples, Same(model))
+    return _steps.get(key, lambda: _step_times(workload, device, samples, model))
+
+
+def _step_times(workload: Workload, device: Device, samples: float, model: ComputeModel) -> StepTimes:
     return StepTimes(
         forward=tuple(model.seconds(forward_work(workload, layer, samples), device) for layer in workload.layers),
         backward=tuple(model.seconds(backward_work(workload, layer, samples), device) for layer in workload.layers),

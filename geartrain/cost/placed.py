@@ -40,9 +40,19 @@ def native_collective(
         kind, nbytes, element: see `geartrain.cost.collectives`.
         ranks: who makes it; all workers unless given.
     """
-    members = range(place.num_workers) if ranks is None else ranks
+    members = tuple(range(place.num_workers) if ranks is None else ranks)
     if len(members) == 1:
         return 0.0, (Traffic(),)
+    asked = ("native collective", kind, nbytes, element, members)
+    if asked not in place.known:
+        place.known[asked] = _native_collective(place, kind, nbytes, element, members)
+    found: tuple[float, tuple[Traffic, ...]] = place.known[asked]
+    return found
+
+
+def _native_collective(
+    place: Placement, kind: str, nbytes: int, element: int, members: Sequence[int]
+) -> tuple[float, tuple[Traffic, ...]]:
     algorithm = place.cluster.collectives.algorithm(kind)
     plan = plan_collective(kind, len(members), nbytes, element=element, algorithm=algorithm)
     pairs = [(members[source], members[target]) for source, target, _ in plan.traffic()]

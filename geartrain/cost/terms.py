@@ -5,6 +5,7 @@ A `Cost` is a closed form that has been evaluated: plain numbers in SI units.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -26,6 +27,21 @@ class Traffic:
     def per(self, steps: int) -> Traffic:
         """The mean of traffic that comes once in so many steps."""
         return self if steps == 1 else Traffic(nbytes=self.nbytes / steps, messages=self.messages / steps)
+
+
+def summed(parts: Iterable[Sequence[Traffic]], num_ranks: int) -> tuple[Traffic, ...]:
+    """What each of so many ranks sends in several exchanges; one that is there n times is taken n times at once."""
+    distinct: dict[int, tuple[Sequence[Traffic], int]] = {}
+    for part in parts:
+        _, before = distinct.get(id(part), (part, 0))
+        distinct[id(part)] = (part, before + 1)
+    sent = (Traffic(),) * num_ranks
+    for part, times in distinct.values():
+        sent = tuple(
+            Traffic(nbytes=a.nbytes + times * b.nbytes, messages=a.messages + times * b.messages)
+            for a, b in zip(sent, part, strict=True)
+        )
+    return sent
 
 
 @dataclass(frozen=True, kw_only=True)

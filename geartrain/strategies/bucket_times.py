@@ -17,7 +17,7 @@ import torch
 from geartrain.cluster.placement import Placement
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel
-from geartrain.cost.terms import Cost, Traffic
+from geartrain.cost.terms import Cost, Traffic, summed
 from geartrain.exchange.pipeline import BucketCost
 from geartrain.runtime.buckets import deal
 from geartrain.runtime.counting import Price, works_of
@@ -143,7 +143,7 @@ def groups_cost(
         codec=times.codec,
         exposed_communication=times.exposed,
         hidden_communication=times.wire - times.exposed,
-        sent=tuple(sum(each, Traffic()) for each in zip(*(bucket.sent for bucket in buckets), strict=True)),
+        sent=summed((bucket.sent for bucket in buckets), len(buckets[0].sent)),
         memory=memory | ({"residual": residual} if residual else {}),
         notes=(f"{len(buckets)} bucket(s), exchanged one after another",),
     )

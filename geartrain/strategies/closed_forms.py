@@ -11,6 +11,7 @@ from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.cluster.spec import Device
 from geartrain.cost import own_collectives, placed
 from geartrain.cost.compute import ComputeModel, StepTimes, Work, step_times, update_work
+from geartrain.cost.memo import Memo, Same
 from geartrain.cost.placed import Flow as Flow
 from geartrain.cost.placed import travel as travel
 from geartrain.cost.terms import Cost, Traffic
@@ -83,8 +84,7 @@ def slowest(
     for rank, samples in enumerate(shares):
         device, speed = place.device(rank), place.speed(rank)
         if (device, speed, samples) not in found:
-            times = step_times(workload, device, samples, model)
-            times = _with_buckets(times, workload, device, model) if buckets else times
+            times = (_bucket_times if buckets else step_times)(workload, device, samples, model)
             found[device, speed, samples] = (times, speed, samples)
     times, speed, samples = max(found.values(), key=lambda entry: entry[0].total / entry[1])
     backward = tuple(seconds / speed for seconds in times.backward)
@@ -101,8 +101,19 @@ def speeds(workload: Workload, place: Placement, batch: int, model: ComputeModel
     return found
 
 
+_known: Memo[StepTimes] = Memo(512)
+
+
+def _bucket_times(workload: Workload, device: Device, samples: float, model: ComputeModel) -> StepTimes:
+    """`step_times` where each gradient is read and written once more, when it moves into its bucket in backward."""
+
+    def make() -> StepTimes:
+        return _with_buckets(step_times(workload, device, samples, model), workload, device, model)
+
+    return _known.get((workload, device, samples, Same(model)), make)
+
+
 def _with_buckets(times: StepTimes, workload: Workload, device: Device, model: ComputeModel) -> StepTimes:
-    """Each gradient is read and written once more, in backward, when it moves into its bucket."""
     backward = []
     for seconds, layer in zip(times.backward, workload.layers, strict=True):
         nbytes = 0 if layer.name == UNUSED else sum(p.numel for p in layer.parameters) * workload.element_size
@@ -130,8 +141,12 @@ def own_collective(
         kind, algorithm, numel: see `geartrain.cost.own_collectives`.
     """
     call = (kind, algorithm, numel, workload.element_size, place.nodes[: place.num_workers])
-    seconds = sum(_stage_time(stage, place, workload, model) for stage in own_collectives.stages(*call))
-    return seconds, own_collectives.traffic(*call)
+    asked = ("own collective", *call, workload.dtype, Same(model))
+    if asked not in place.known:
+        seconds = sum(_stage_time(stage, place, workload, model) for stage in own_collectives.stages(*call))
+        place.known[asked] = (seconds, own_collectives.traffic(*call))
+    found: tuple[float, tuple[Traffic, ...]] = place.known[asked]
+    return found
 
 
 def _stage_time(stage: own_collectives.Stage, place: Placement, workload: Workload, model: ComputeModel) -> float:

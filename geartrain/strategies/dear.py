@@ -38,7 +38,7 @@ from torch.optim import Optimizer
 
 from geartrain.cluster.placement import Placement
 from geartrain.cost.compute import ROOFLINE, ComputeModel, Work, update_work
-from geartrain.cost.terms import Cost, Traffic
+from geartrain.cost.terms import Cost, Traffic, summed
 from geartrain.errors import StrategyError
 from geartrain.runtime.attachment import Alone, Attachment, Loop
 from geartrain.runtime.backward import backward_from, is_poisoned, on_device, witness_of
@@ -142,9 +142,6 @@ class DeAR(Strategy):
         compute = closed_forms.slowest(workload, place, batch, model)
         groups = module_groups(workload, self.threshold if self.neighbours is None else None, self.neighbours)
         parts = [self._halves(sum(workload.parameters[i].numel for i in g), workload, place, model) for g in groups]
-        sent = [Traffic()] * place.num_ranks
-        for part in parts:
-            sent = [before + more for before, more in zip(sent, part.sent, strict=True)]
         update = [_update_time(group, workload, place, model) for group in groups]
         scatter, gather = [part.scatter for part in parts], [part.gather for part in parts]
         rows = Groups(layers=layers_of(workload, groups), scatter=scatter, gather=gather, update=update)
@@ -153,7 +150,7 @@ class DeAR(Strategy):
             compute=times.seconds - times.exposed,
             exposed_communication=times.exposed,
             hidden_communication=sum(scatter) + sum(gather) - times.exposed,
-            sent=tuple(sent),
+            sent=summed((part.sent for part in parts), place.num_ranks),
             memory=closed_forms.worker_memory(workload, compute.samples, shards=sum(part.shard for part in parts)),
             notes=(f"{len(groups)} group(s), their halves one after another", *self._assumed(parts)),
         )

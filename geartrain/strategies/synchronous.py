@@ -22,7 +22,7 @@ from geartrain.cluster.placement import Placement
 from geartrain.collectives.lane import CollectiveLane
 from geartrain.collectives.registry import collective
 from geartrain.cost.compute import ROOFLINE, ComputeModel
-from geartrain.cost.terms import Cost, Traffic
+from geartrain.cost.terms import Cost, Traffic, summed
 from geartrain.runtime.attachment import Alone, Attachment, GradientAttachment, Loop
 from geartrain.runtime.backward import backward, on_device, witness_of
 from geartrain.runtime.buckets import GradientBuckets, bucket_layouts, deal, trainable
@@ -115,14 +115,11 @@ class Synchronous(Strategy):
         begin = compute.gradient
         ready = closed_forms.ready_times(compute, workload, dealt) if self.overlap else [begin] * len(dealt)
         exposed = max(0.0, closed_forms.one_after_another(ready, seconds) - begin)
-        sent = [Traffic()] * place.num_ranks
-        for _, traffic in parts:
-            sent = [before + more for before, more in zip(sent, traffic, strict=True)]
         return Cost(
             compute=compute.gradient + compute.update,
             exposed_communication=exposed,
             hidden_communication=sum(seconds) - exposed,
-            sent=tuple(sent),
+            sent=summed((traffic for _, traffic in parts), place.num_ranks),
             memory=closed_forms.worker_memory(workload, compute.samples),
             notes=(f"{len(dealt)} bucket(s), exchanged one after another",),
         )
