@@ -46,6 +46,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import BackendConfig
 from torch.distributed.rendezvous import _rendezvous_handlers
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # The stubs of these two lack names, and say of others what does not hold for a group in Python.
@@ -629,6 +630,18 @@ def without_dispatch() -> AbstractContextManager[None]:
     """Inside, operations go straight to their kernels: no dispatch mode of this thread sees them."""
     guard: AbstractContextManager[None] = torch._C._DisableTorchDispatch()
     return guard
+
+
+def allocations(run: Callable[[], object]) -> list[int]:
+    """Bytes that tensor operations of this thread take from the CPU's memory, and below zero give back, in order.
+
+    What was there before is not counted when it is given back.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as taken:
+        run()
+    kineto: Any = taken.profiler
+    events = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
+    return [int(event.nbytes()) for event in sorted(events, key=lambda event: int(event.start_ns()))]
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------

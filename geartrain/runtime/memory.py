@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from geartrain.runtime.meta import OptimizerFactory, Step, on_meta
-from geartrain.torch_private import DispatchMode, in_backward
+from geartrain.torch_private import DispatchMode, allocations, in_backward
 from geartrain.workload.spec import Line, MemoryShape, Peak
 
 _BATCHES = (2, 4)  # as where work is traced
@@ -37,6 +38,14 @@ def memory_shape(module: nn.Module, step: Step, optimizer: OptimizerFactory | No
         backward_kept=_peak(small.kept, large.kept),
         update=_update(on_meta(module), optimizer) if optimizer else 0,
     )
+
+
+def measured_peak(run: Callable[[], object]) -> int:
+    """The most bytes of tensors on the CPU that live at a time while something runs.
+
+    Counted from its beginning, on the calling thread alone, with what kernels take through the allocator of tensors.
+    """
+    return max(accumulate(allocations(run)), default=0)
 
 
 class _Live(DispatchMode):
@@ -98,7 +107,7 @@ class _Watched:
         self.kept: list[int] = []
         self._gradients, self._in_backward = 0, False
         self._live = _Live(self._moment)
-        self._live.leave_out(iter((*module.parameters(), *module.buffers())))
+        self._live.leave_out(_tensors([*module.parameters(), *module.buffers()]))
         hooks = [p.register_post_accumulate_grad_hook(self._made) for p in module.parameters() if p.requires_grad]
         hooks.append(module.register_forward_pre_hook(self._begins))
         self._live.holding = held = []  # the batch lives as long as the step
@@ -129,15 +138,19 @@ def _update(module: nn.Module, optimizer: OptimizerFactory) -> int:
     """Temporaries of the second update, when the optimizer's state exists."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     update = optimizer(parameters)
-    most = 0
-    for _ in range(2):
-        for p in parameters:
-            p.grad = torch.empty_like(p)
-        found: list[int] = []
-        with _Live(lambda: found.append(live.live)) as live:
-            update.step()
-        most = max(found, default=0)
-    return most
+    return [_temporaries(update, parameters) for _ in range(2)][1]
+
+
+def _temporaries(update: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> int:
+    """The most that one update makes beside what is there before it."""
+    for p in parameters:
+        p.grad = torch.empty_like(p)
+    moments = [0]
+    live = _Live(lambda: moments.append(live.live))
+    live.leave_out(_tensors([parameters, [p.grad for p in parameters], list(update.state.values())]))
+    with live:
+        update.step()
+    return max(moments)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -1,0 +1,88 @@
+"""What a worker's memory holds when it holds most: the closed form that all strategies share.
+
+    always      parameters + buffers of the modules + optimizer's state + what the strategy keeps
+    forward     activations, up to the fullest moment               gradients as a whole, where they are kept
+    backward    what is left of them, what is being made            likewise; made anew, those made so far
+    afterwards  gradients + temporaries of the exchange or the update
+
+The peak is the fullest of the last three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from geartrain.workload.spec import MemoryShape, Peak, Workload
+
+Gradients = Literal["fresh", "kept"]
+"""Made anew in every step and given back before the next; or kept in tensors of their own, into which they move."""
+
+
+def worker_memory(
+    workload: Workload,
+    samples: float,
+    *,
+    optimizer: float = 1.0,
+    gradients: Gradients = "kept",
+    update: float = 1.0,
+    beside: int = 0,
+    afterwards: int = 0,
+    **more: int,
+) -> dict[str, int]:
+    """Bytes by kind on a worker at the fullest moment of a step; their sum is the peak.
+
+    Args:
+        samples: of the worker.
+        optimizer: its part of the optimizer's state.
+        gradients: how they are held.
+        update: the part of what it updates that it updates at a time.
+        beside: temporaries that may be there at any time in backward.
+        afterwards: temporaries when backward has ended, before the update.
+        more: what the strategy keeps beside, by kind.
+
+    Kinds: "activations" is all that forward and backward hold at that moment, with the batch, with what operations
+    work on, and, where gradients are made anew, with those made so far; "temporaries" are those of the update or of
+    the exchange. A workload that was not watched has the sum of its saved activations instead, an estimate.
+    """
+    size, state = workload.gradient_bytes, workload.gradient_bytes * workload.optimizer_state * optimizer
+    kept = {"parameters": size, "gradients": size, "optimizer": round(state)}
+    shape = workload.memory
+    if shape is None:
+        activations = round(samples * sum(layer.activation for layer in workload.layers))
+        return {**kept, "activations": activations, **_some(temporaries=max(beside, afterwards)), **more}
+    updating = round(shape.update * optimizer * update) if optimizer else 0
+    moment = _fullest(_moments(shape, samples, size, gradients, beside, max(beside, afterwards, updating)))
+    return {**kept, **moment, **_some(buffers=shape.buffers), **more}
+
+
+def _moments(
+    shape: MemoryShape, samples: float, size: int, gradients: Gradients, beside: int, end: int
+) -> list[dict[str, int]]:
+    """Forward, backward and the end of a step."""
+    whole = size if gradients == "kept" else 0
+    backward = shape.backward_kept if gradients == "kept" else shape.backward_fresh
+    return [
+        {"gradients": whole, "activations": round(highest(shape.forward, samples))},
+        {"gradients": whole, "activations": round(highest(backward, samples)), **_some(temporaries=beside)},
+        {"gradients": size, "activations": 0, **_some(temporaries=end)},
+    ]
+
+
+def _fullest(moments: list[dict[str, int]]) -> dict[str, int]:
+    return max(moments, key=total)
+
+
+def _some(**kinds: int) -> dict[str, int]:
+    """The kinds of which there is something."""
+    return {kind: nbytes for kind, nbytes in kinds.items() if nbytes}
+
+
+def total(kinds: Mapping[str, int]) -> int:
+    """Bytes of all kinds."""
+    return sum(kinds.values())
+
+
+def highest(peak: Peak, samples: float) -> float:
+    """Bytes at the fullest moment."""
+    return max((fixed + samples * per_sample for fixed, per_sample in peak), default=0.0)
