@@ -48,51 +48,52 @@ def measured_peak(run: Callable[[], object]) -> int:
     return max(accumulate(allocations(run)), default=0)
 
 
-class _Live(DispatchMode):
-    """Counts the bytes of what operations make and somebody still holds.
+class Footprint(DispatchMode):
+    """Counts the bytes of what operations make, as long as somebody holds it; what was there before is left out.
 
     Attributes:
         live: bytes now.
-        holding: what is made is held here, too, as whoever called would.
-        moment: told after each operation.
+        most: that lived at a time.
+        holding: a list in which everything is held that is made, if it is not None.
     """
 
-    def __init__(self, moment: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.live = 0
+        self.live = self.most = 0
         self.holding: list[Any] | None = None
-        self._moment = moment
         self._there: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def leave_out(self, tensors: Iterator[Tensor]) -> None:
-        """What these lie in is not counted."""
-        for tensor in tensors:
-            self._watch(tensor.untyped_storage(), 0)
+    def moment(self) -> None:
+        """An operation is done."""
+        self.most = max(self.most, self.live)
 
-    def _watch(self, storage: torch.UntypedStorage, nbytes: int) -> None:
-        key = storage._cdata
-        if key in self._there:
-            return
+    def _watch(self, value: Any, *, new: bool) -> None:
+        for tensor in _tensors(value):
+            if tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                key = storage._cdata
+                if key not in self._there:
+                    self._there[key] = self._counted(storage, key, storage.nbytes() if new else 0)
 
+    def _counted(self, storage: torch.UntypedStorage, key: int, nbytes: int) -> weakref.ref[torch.UntypedStorage]:
         def gone(_: object) -> None:
             self.live -= nbytes
-            self._there.pop(key, None)
+            del self._there[key]
 
-        self._there[key] = weakref.ref(storage, gone)
         self.live += nbytes
+        return weakref.ref(storage, gone)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._watch((args, kwargs), new=False)
         out = func(*args, **(kwargs or {}))
-        for tensor in _tensors(out):
-            storage = tensor.untyped_storage()
-            self._watch(storage, storage.nbytes())
+        self._watch(out, new=True)
         if self.holding is not None:
             self.holding.append(out)
-        self._moment()
+        self.moment()
         return out
 
 
-class _Watched:
+class _Watched(Footprint):
     """One step: the bytes that live after each operation.
 
     Attributes:
@@ -102,16 +103,16 @@ class _Watched:
     """
 
     def __init__(self, module: nn.Module, step: Step, samples: int) -> None:
+        super().__init__()
         self.forward: list[int] = []
         self.fresh: list[int] = []
         self.kept: list[int] = []
         self._gradients, self._in_backward = 0, False
-        self._live = _Live(self._moment)
-        self._live.leave_out(_tensors([*module.parameters(), *module.buffers()]))
         hooks = [p.register_post_accumulate_grad_hook(self._made) for p in module.parameters() if p.requires_grad]
         hooks.append(module.register_forward_pre_hook(self._begins))
-        self._live.holding = held = []  # the batch lives as long as the step
-        with torch.enable_grad(), self._live:
+        held: list[Any] = []
+        self.holding = held  # the batch lives as long as the step
+        with torch.enable_grad(), self:
             loss = step(module, samples)
             self._in_backward = True
             loss.backward()
@@ -120,18 +121,17 @@ class _Watched:
             hook.remove()
 
     def _begins(self, module: nn.Module, inputs: Any) -> None:
-        self._live.holding = None
+        self.holding = None
 
     def _made(self, parameter: Any) -> None:
         self._gradients += parameter.grad.nbytes
 
-    def _moment(self) -> None:
-        live = self._live.live
+    def moment(self) -> None:
         if not self._in_backward:
-            self.forward.append(live)
+            self.forward.append(self.live)
         elif in_backward():  # else autograd adds two gradients, which it does in place where nobody looks
-            self.fresh.append(live)
-            self.kept.append(live - self._gradients)
+            self.fresh.append(self.live)
+            self.kept.append(self.live - self._gradients)
 
 
 def _update(module: nn.Module, optimizer: OptimizerFactory) -> int:
@@ -142,15 +142,13 @@ def _update(module: nn.Module, optimizer: OptimizerFactory) -> int:
 
 
 def _temporaries(update: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> int:
-    """The most that one update makes beside what is there before it."""
+    """The most that one update makes beside what is there before it, and gives back."""
     for p in parameters:
         p.grad = torch.empty_like(p)
-    moments = [0]
-    live = _Live(lambda: moments.append(live.live))
-    live.leave_out(_tensors([parameters, [p.grad for p in parameters], list(update.state.values())]))
-    with live:
+    footprint = Footprint()
+    with footprint:
         update.step()
-    return max(moments)
+    return footprint.most
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
