@@ -3,7 +3,7 @@
 links.rate=1Gbit/s..100Gbit/s        25 values, equally far apart in logarithms
 links.rate=1Gbit/s..100Gbit/s:7      7 of them
 links.latency=0us..1ms:5             from zero: equally far apart
-ranks=2..1024                        whole numbers: doubled from the first to the last
+ranks=2..1024                        whole numbers and sizes: doubled from the first to the last
 ranks=2,3,12                         just these
 strategy.bucket_size=1MiB..64MiB     a setting of every strategy that has it
 """
@@ -115,21 +115,22 @@ def check_axis(axis: Axis, cluster: Cluster) -> None:
     """ConfigurationError where a cluster has no such place, or one of another quantity."""
     if axis.key in RUN_KEYS or axis.key.startswith(SETTING):
         return
-    if axis.key not in KEYS and axis.quantity is None and _has_unit(cluster, axis.key):
-        raise UnitError(f"--vary {axis.key} takes a quantity with its unit, not bare numbers")
+    quantity = _quantity_at(cluster, axis.key)
+    if axis.key not in KEYS and quantity and quantity != axis.quantity:
+        raise UnitError(f"--vary {axis.key} takes a {quantity} with its unit, like {QUANTITIES[quantity].example!r}")
     for value in (axis.values[0], axis.values[-1]):
         changed(cluster, axis.key, value)
 
 
-def _has_unit(cluster: Cluster, key: str) -> bool:
-    """Whether what stands at a place of a cluster file is a text with a unit."""
+def _quantity_at(cluster: Cluster, key: str) -> QuantityName | None:
+    """What stands at a place of a cluster file, if it is a text with a unit."""
     found: object = cluster.model_dump(mode="json", exclude_none=True)
     for step in key.replace("[", ".").replace("]", "").split("."):
         if isinstance(found, Mapping):
             found = found.get(step)
         elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
             found = found[int(step)]
-    return isinstance(found, str) and _value(found)[1] is not None
+    return _value(found)[1] if isinstance(found, str) else None
 
 
 def _check_key(key: str) -> None:
@@ -154,12 +155,13 @@ def _range(key: str, text: str) -> Axis:
     if not low < high:
         raise ConfigurationError(f"--vary {key}={text}: a range rises; give the smaller value first")
     whole = isinstance(low, int) and isinstance(high, int) and key not in KEYS
-    if not count and whole and quantity is None:
-        return _checked(Axis(key, _doubled(int(low), int(high))))
-    steps = _count(key, text, count)
-    values: Sequence[Value] = _spread(float(low), float(high), steps)
+    if not count and whole:
+        return _checked(Axis(key, _doubled(int(low), int(high)), quantity))
+    values: Sequence[Value] = _spread(float(low), float(high), _count(key, text, count))
     if whole:
         values = sorted({round(float(value)) for value in values})
+    else:  # six digits read better, and the ends are as given
+        values = [low, *(float(f"{value:.6g}") for value in values[1:-1]), high]
     return _checked(Axis(key, tuple(values), quantity))
 
 
@@ -172,13 +174,13 @@ def _count(key: str, text: str, count: str) -> int:
 
 
 def _spread(low: float, high: float, count: int) -> list[float]:
-    """Values equally far apart, in logarithms where there is no zero; of six digits, the ends exact."""
+    """Values equally far apart, in logarithms where there is no zero."""
     shares = [index / (count - 1) for index in range(1, count - 1)]
     if low > 0:
         inner = [low * math.exp(share * math.log(high / low)) for share in shares]
     else:
         inner = [low + share * (high - low) for share in shares]
-    return [low, *(float(f"{value:.6g}") for value in inner), high]
+    return [low, *inner, high]
 
 
 def _doubled(low: int, high: int) -> tuple[int, ...]:
