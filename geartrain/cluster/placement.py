@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from geartrain.cluster.overrides import Straggler
@@ -79,6 +80,7 @@ class Placement:
         self._topology = build(cluster, self.num_nodes)
         self.links: tuple[Link, ...] = self._topology.links
         self.known: dict[Hashable, Any] = {}
+        self._routes: dict[tuple[int, int], Route] = {}
 
     def node(self, rank: int) -> int:
         """The node that a rank runs on; `SWITCH` (-1) for a service at the switch."""
@@ -118,9 +120,20 @@ class Placement:
         sharing = self.cluster.measured.sharing if self.cluster.measured else ()
         return next((one.steals for one in sharing if one.ranks == self.num_workers), 0.0)
 
+    @cached_property
+    def unlike(self) -> tuple[int, ...]:
+        """The workers that differ in device or speed, the first of each kind: those who decide who is slowest."""
+        first: dict[tuple[int, float], int] = {}
+        for rank in range(self.num_workers):
+            first.setdefault((id(self.device(rank)), self.speed(rank)), rank)
+        return tuple(first.values())
+
     def route(self, src: int, dst: int) -> Route:
         """The links from one rank to another; empty, with zero latency, for ranks on one device."""
-        return self._topology.route(*self._places[src], *self._places[dst])
+        found = self._routes.get((src, dst))
+        if found is None:
+            found = self._routes[src, dst] = self._topology.route(*self._places[src], *self._places[dst])
+        return found
 
     def rate(self, src: int, dst: int) -> float:
         """Payload bytes per second from one rank to another when nothing else is sent; infinite on one device."""

@@ -12,6 +12,7 @@ from the start; which of them a route takes is found when it is first asked for,
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from geartrain.cluster.spec import Cluster, Matrix, Star, TwoLevel, Wire
 from geartrain.errors import ClusterError, PlacementError
@@ -125,11 +126,12 @@ def _switched(
         ends = (f"{leaf}.{way}" for leaf in range(leaves) for way in ("up", "down"))
         links += [Link(f"switch/leaf-{end}", capacity, topology.core_latency / 2) for end in ends]
 
-    def half(node: int, device: int, way: str, crosses: bool) -> list[str]:
+    @cache
+    def half(node: int, device: int, way: str, crosses: bool) -> tuple[str, ...]:
         if node == SWITCH:
-            return []
+            return ()
         wire = f"{names[node]}.{device}.{way}" if per_device else f"{names[node]}.{way}"
-        return [wire, f"switch/leaf-{node // per_leaf}.{way}"] if crosses else [wire]
+        return (wire, f"switch/leaf-{node // per_leaf}.{way}") if crosses else (wire,)
 
     def find(node_a: int, device_a: int, node_b: int, device_b: int) -> tuple[str, ...]:
         crosses = leaves > 1 and (SWITCH in (node_a, node_b) or node_a // per_leaf != node_b // per_leaf)

@@ -1,4 +1,4 @@
-"""What was worked out before: closed forms ask the same thing for a thousand buckets, and a sweep for a thousand cells."""
+"""What was worked out before: closed forms ask the same for hundreds of buckets, and a sweep for hundreds of cells."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from geartrain.cost.placed import native_collective
 from geartrain.cost.terms import Traffic
 from geartrain.exchange.base import Channel, Exchange, ExchangeCost, Pending
 from geartrain.runtime.context import Context
-from geartrain.runtime.counting import Price
+from geartrain.runtime.counting import Price, works_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class AllReduce(Exchange):
         out = torch.empty(flat.numel, dtype=flat.dtype, device=flat.device)
         return ExchangeCost(
             wire=sum(seconds for seconds, _ in parts),
-            after=price(lambda: codec.decode(payload, flat, out)),
+            after=price(works_of(lambda: codec.decode(payload, flat, out), "decode", payload)),
             sent=added([sent for _, sent in parts]),
         )
 

@@ -92,5 +92,5 @@ class Exchange(ABC):
             payload: of this bucket, on the meta device.
             codec, flat: what it was encoded by and from.
             place: where the workers are.
-            price: seconds of tensor code on the slowest worker.
+            price: seconds of pieces of work on the slowest worker.
         """

@@ -32,17 +32,19 @@ def merged_groups(ready: Sequence[float], nbytes: Sequence[int], alpha: float, b
         [[0, 1], [2]]
     """
     groups: list[list[int]] = []
-    free = 0.0
+    free, size = 0.0, 0
     for k, moment in enumerate(ready):
         if groups:
             last = groups[-1]
             start = max(free, ready[last[-1]])
-            end = start + alpha + beta * sum(nbytes[j] for j in last)
+            end = start + alpha + beta * size
             if moment < end and (start > moment or moment - start < alpha):
                 last.append(k)
+                size += nbytes[k]
                 continue
             free = end
         groups.append([k])
+        size = nbytes[k]
     return groups
 
 

@@ -14,7 +14,7 @@ from geartrain.codecs.base import Algebra, Codec, Flat, Payload, packed, unpacke
 from geartrain.cost.placed import native_collective
 from geartrain.exchange.base import Channel, Exchange, ExchangeCost, Pending
 from geartrain.runtime.context import Context
-from geartrain.runtime.counting import Price
+from geartrain.runtime.counting import Price, works_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,10 @@ class GatherSum(Exchange):
             codec.add(Payload(unpacked(row, payload.sent), payload.known), flat, out)
 
         return ExchangeCost(
-            before=price(lambda: packed(payload.sent)),
+            before=price(works_of(lambda: packed(payload.sent), "pack", payload)),
             wire=seconds,
-            after=price(first) + (workers - 1) * price(others),
+            after=price(works_of(first, "unpack and decode", payload))
+            + (workers - 1) * price(works_of(others, "unpack and add", payload)),
             sent=sent,
         )
 

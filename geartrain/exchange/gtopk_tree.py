@@ -27,7 +27,7 @@ from geartrain.cost.placed import travel
 from geartrain.exchange.all_reduce import added
 from geartrain.exchange.base import Channel, Exchange, ExchangeCost, Pending
 from geartrain.runtime.context import Context
-from geartrain.runtime.counting import Price
+from geartrain.runtime.counting import Price, works_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +48,21 @@ class GTopKTree(Exchange):
         nodes = place.nodes[: place.num_workers]
         calls = [(kind, "tree", buffer.nbytes, 1, nodes) for kind in ("reduce", "broadcast")]
         stages = [stage for call in calls for stage in own_collectives.stages(*call)]
-        merging = price(lambda: _merge(*payload.sent, *unpacked(torch.empty_like(buffer), payload.sent)))
         out = torch.empty(flat.numel, dtype=flat.dtype, device=flat.device)
+
+        def merge() -> None:
+            _merge(*payload.sent, *unpacked(torch.empty_like(buffer), payload.sent))
 
         def after() -> None:
             codec.decode(payload, flat, out)
             if codec.keeps_rest:
                 _lost(payload, payload.sent[1])
 
+        merging = price(works_of(merge, "merge", payload))
         return ExchangeCost(
-            before=price(lambda: packed(payload.sent)),
+            before=price(works_of(lambda: packed(payload.sent), "pack", payload)),
             wire=sum(travel(place, stage.messages) + (merging if stage.adds else 0.0) for stage in stages),
-            after=price(after),
+            after=price(works_of(after, "decode a tree", payload)),
             sent=added([own_collectives.traffic(*call) for call in calls]),
             cuts=True,
         )

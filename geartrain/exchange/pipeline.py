@@ -18,14 +18,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from geartrain.cluster.placement import Placement
-from geartrain.codecs.base import Codec, Flat, Payload, State, Streams
+from geartrain.codecs.base import Codec, Flat, State, Streams
+from geartrain.cost.compute import Work
+from geartrain.cost.memo import Memo
 from geartrain.cost.placed import native_collective
 from geartrain.cost.terms import Traffic
 from geartrain.exchange.all_reduce import added, begin_all_reduce
-from geartrain.exchange.base import Exchange, ExchangeCost, Pending
+from geartrain.exchange.base import Exchange, Pending
 from geartrain.runtime.buckets import Layout
 from geartrain.runtime.context import Context
-from geartrain.runtime.counting import Price
+from geartrain.runtime.counting import Price, works_of
 from geartrain.runtime.seeding import stream_seed
 
 _PURPOSE = "codec"
@@ -170,35 +172,56 @@ def bucket_cost(codec: Codec, exchange: Exchange, flat: Flat, place: Placement, 
 
     Args:
         flat: on the meta device.
-        price: seconds of tensor code on the slowest worker.
+        price: seconds of pieces of work on the slowest worker.
     """
-    x = torch.empty(flat.numel, dtype=flat.dtype, device=flat.device)
-    state, streams = codec.init(flat), Streams(torch.Generator(), torch.Generator())
-    found: list[Payload] = []
-    wish = codec.agree(x, flat, state)
-
-    def encode() -> None:
-        found.append(codec.encode(x, flat, state, streams, wish)[0])
-
-    encoding = price(encode)
-    cost = exchange.cost(found[-1], codec, flat, place, price)
+    coded = _coded.get((codec, flat), lambda: _Coded(codec, flat))
+    cost = exchange.cost(coded.payload, codec, flat, place, price)
     agree, agreement, sent = None, 0.0, cost.sent
-    if wish is not None:
-        agree = price(lambda: codec.agree(x, flat, state))
-        agreement, more = native_collective(place, "all_reduce", wish.nbytes, wish.element_size())
+    if coded.wish is not None:
+        agree = price(coded.agreeing)
+        agreement, more = native_collective(place, "all_reduce", coded.wish.nbytes, coded.wish.element_size())
         sent = added([cost.sent, more])
     return BucketCost(
         agree=agree,
         agreement=agreement,
-        encode=encoding + cost.before,
+        encode=price(coded.encoding) + cost.before,
         wire=cost.wire,
-        decode=cost.after + price(lambda: _conclude(codec, cost, found[-1], flat, state, x)),
+        decode=cost.after + price(coded.concluding(cost.cuts)),
         sent=sent,
         residual=codec.state_bytes(flat),
     )
 
 
-def _conclude(codec: Codec, cost: ExchangeCost, payload: Payload, flat: Flat, state: State, x: Tensor) -> None:
-    codec.conclude(x)
-    if cost.cuts and codec.keeps_rest:
-        codec.restore(payload, flat, state)
+class _Coded:
+    """A bucket on the meta device that a codec has encoded, and the work of what its worker does to it.
+
+    Attributes:
+        wish: what workers agree on before; None where the codec asks for nothing.
+        payload: what travels.
+        agreeing, encoding: work.
+    """
+
+    def __init__(self, codec: Codec, flat: Flat) -> None:
+        self._codec, self._flat = codec, flat
+        self._x = torch.empty(flat.numel, dtype=flat.dtype, device=flat.device)
+        self._state = codec.init(flat)
+        self.wish = codec.agree(self._x, flat, self._state)
+        self.encoding = works_of(self._encode)
+        self.agreeing = works_of(lambda: codec.agree(self._x, flat, self._state)) if self.wish is not None else ()
+
+    def _encode(self) -> None:
+        streams = Streams(torch.Generator(), torch.Generator())
+        self.payload, _ = self._codec.encode(self._x, self._flat, self._state, streams, self.wish)
+
+    def concluding(self, cuts: bool) -> tuple[Work, ...]:
+        """Work after the exchange; `cuts`: parts of payloads may be undelivered."""
+
+        def conclude() -> None:
+            self._codec.conclude(self._x)
+            if cuts and self._codec.keeps_rest:
+                self._codec.restore(self.payload, self._flat, self._state)
+
+        return works_of(conclude, "conclude", self.payload, cuts)
+
+
+_coded: Memo[_Coded] = Memo(512)

@@ -139,7 +139,7 @@ class AdaScale(Strategy):
         sums = self.accumulate + 1
         numel, tensors = sums * workload.num_parameters, sums * len(workload.parameters)
         work = Work("squares", 2 * numel, numel * workload.element_size, workload.dtype, tensors)
-        return max(closed_forms.work_time(work, place, rank, model) for rank in range(place.num_workers))
+        return closed_forms.slowest_time(work, place, model)
 
 
 def gain_of(noise: float, scale: float) -> float:

@@ -16,11 +16,11 @@ import torch
 
 from geartrain.cluster.placement import Placement
 from geartrain.cluster.spec import Device
-from geartrain.cost.compute import ComputeModel
+from geartrain.cost.compute import ComputeModel, Work
 from geartrain.cost.terms import Cost, Traffic, summed
 from geartrain.exchange.pipeline import BucketCost
 from geartrain.runtime.buckets import deal
-from geartrain.runtime.counting import Price, works_of
+from geartrain.runtime.counting import Price
 from geartrain.strategies import closed_forms
 from geartrain.workload.spec import Workload
 
@@ -46,13 +46,12 @@ class Timeline:
 
 
 def price_on(place: Placement, model: ComputeModel) -> Price:
-    """Seconds of tensor code on the worker that takes longest for it."""
+    """Seconds of pieces of work in a row on the worker that takes longest for them."""
     devices: set[tuple[Device, float]] = set()
-    for rank in range(place.num_workers):
+    for rank in place.unlike:
         devices.add((place.device(rank), place.speed(rank)))
 
-    def price(run: Callable[[], object]) -> float:
-        works = works_of(run)
+    def price(works: Sequence[Work]) -> float:
         return max(sum(model.seconds(work, device) for work in works) / speed for device, speed in devices)
 
     return price

@@ -12,6 +12,7 @@ from geartrain.cluster.spec import Device
 from geartrain.cost import own_collectives, placed
 from geartrain.cost.compute import ComputeModel, StepTimes, Work, step_times, update_work
 from geartrain.cost.memo import Memo, Same
+from geartrain.cost.memory import worker_memory as worker_memory
 from geartrain.cost.placed import Flow as Flow
 from geartrain.cost.placed import travel as travel
 from geartrain.cost.terms import Cost, Traffic
@@ -214,7 +215,12 @@ def passes_time(place: Placement, passes: float, kernels: int, workload: Workloa
     """Seconds in which the slowest worker reads or writes all parameters so many times, in so many kernels."""
     nbytes = passes * workload.num_parameters * workload.element_size
     work = Work("merge", flop=0.0, nbytes=nbytes, dtype=workload.dtype, num_kernels=kernels)
-    return max(work_time(work, place, rank, model) for rank in range(place.num_workers))
+    return slowest_time(work, place, model)
+
+
+def slowest_time(work: Work, place: Placement, model: ComputeModel) -> float:
+    """Seconds of a piece of work on the worker that takes longest for it."""
+    return max(work_time(work, place, rank, model) for rank in place.unlike)
 
 
 def work_time(work: Work, place: Placement, rank: int, model: ComputeModel) -> float:
@@ -246,18 +252,6 @@ def one_after_another(ready: Sequence[float], seconds: Sequence[float]) -> float
     for moment, duration in zip(ready, seconds, strict=True):
         end = max(moment, end) + duration
     return end
-
-
-def worker_memory(workload: Workload, samples: int, *, optimizer: float = 1.0, **more: int) -> dict[str, int]:
-    """Bytes by kind on a worker: parameters, one copy of gradients, activations, its part of the optimizer, ..."""
-    size = workload.gradient_bytes
-    return {
-        "parameters": size,
-        "gradients": size,
-        "optimizer": round(size * workload.optimizer_state * optimizer),
-        "activations": round(samples * sum(layer.activation for layer in workload.layers)),
-        **more,
-    }
 
 
 def services_match(place: Placement, services: Sequence[ServicePlace]) -> bool:

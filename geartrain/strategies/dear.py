@@ -201,7 +201,7 @@ def _update_time(group: Sequence[int], workload: Workload, place: Placement, mod
     per_tensor = workload.update_kernels // len(workload.parameters)
     kernels = per_tensor * len(group) or workload.update_kernels
     work = Work(part.name, part.flop, part.nbytes, part.dtype, kernels)
-    return max(closed_forms.work_time(work, place, rank, model) for rank in range(place.num_workers))
+    return closed_forms.slowest_time(work, place, model)
 
 
 def _pipeline(strategy: DeAR, ctx: Context, model: nn.Module, optimizer: Optimizer) -> Pipeline:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -119,7 +120,7 @@ def _line(least: float, most: float, nbytes: Sequence[int]) -> tuple[float, floa
 
 def _ascending(moments: Sequence[float]) -> list[float]:
     """A tensor cannot go before those that stand before it."""
-    return [max(moments[: k + 1]) for k in range(len(moments))]
+    return list(accumulate(moments, max))
 
 
 class _Measurement:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -124,6 +125,7 @@ def pair_matrix(pairs: Sequence[tuple[int, int]], size: int) -> Matrix:
     return matrix
 
 
+@cache
 def mean_exchange(graph: Literal["ring", "random"], size: int) -> Matrix:
     """E[T] of one pair exchange of AD-PSGD: each active worker as likely, each of its partners as likely."""
     asked = partners(graph, size)
@@ -132,6 +134,7 @@ def mean_exchange(graph: Literal["ring", "random"], size: int) -> Matrix:
     for worker in active:
         for other in asked[worker]:
             whole += pair_matrix([(worker, other)], size) / (len(active) * len(asked[worker]))
+    whole.setflags(write=False)  # whoever asks again gets the same one
     return whole
 
 

@@ -142,7 +142,7 @@ class PeerToPeer(Strategy):
         compute = closed_forms.slowest(workload, place, batch, model)
         workers, size = place.num_workers, workload.gradient_bytes
         numel = workload.num_parameters
-        adding = max(closed_forms.reduce_time(place, rank, numel, workload, model) for rank in range(workers))
+        adding = max(closed_forms.reduce_time(place, rank, numel, workload, model) for rank in place.unlike)
         return Cost(
             compute=compute.gradient + (workers - 1) * adding + compute.update,
             exposed_communication=self._travel(place, lambda source, target: size),

@@ -29,6 +29,7 @@ from torch import Tensor
 from geartrain.cluster.placement import Placement
 from geartrain.codecs.base import at_least_single
 from geartrain.cost.compute import ROOFLINE, ComputeModel
+from geartrain.cost.memo import Memo
 from geartrain.cost.placed import native_collective
 from geartrain.cost.terms import Cost
 from geartrain.exchange.all_reduce import added, begin_all_reduce
@@ -36,7 +37,7 @@ from geartrain.exchange.pipeline import BucketCost, shared_stream
 from geartrain.runtime.attachment import Alone, Attachment, Loop
 from geartrain.runtime.buckets import Layout
 from geartrain.runtime.context import Context
-from geartrain.runtime.counting import Price
+from geartrain.runtime.counting import Price, works_of
 from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
 from geartrain.runtime.worker import Task, Worker
 from geartrain.strategies.bucket_times import buckets_cost, price_on
@@ -122,7 +123,8 @@ class PowerSGD(Strategy):
 
         def bucket(shapes: tuple[torch.Size, ...], dtype: torch.dtype) -> BucketCost:
             if shapes not in known:
-                low_rank = LowRankBucket(self, shapes, dtype, torch.device("meta"), torch.Generator())
+                key = (self, shapes, dtype)
+                low_rank = _buckets.get(key, lambda: LowRankBucket(*key, torch.device("meta"), torch.Generator()))
                 known[shapes] = _bucket_cost(low_rank, place, price)
             return known[shapes]
 
@@ -318,6 +320,10 @@ class LowRankExchange:
         """Nothing runs beside."""
 
 
+_buckets: Memo[LowRankBucket] = Memo(512)
+"""For closed forms, on the meta device."""
+
+
 def _bucket_cost(bucket: LowRankBucket, place: Placement, price: Price) -> BucketCost:
     flat = torch.empty(bucket.numel, dtype=bucket.first.dtype, device="meta")
     size = flat.element_size()
@@ -327,11 +333,11 @@ def _bucket_cost(bucket: LowRankBucket, place: Placement, price: Price) -> Bucke
     first, sent_first = native_collective(place, "all_reduce", bucket.first.nbytes, size)
     second, sent_second = native_collective(place, "all_reduce", bucket.second.nbytes, size)
     return BucketCost(
-        agree=price(lambda: bucket.project(flat)),
+        agree=price(works_of(lambda: bucket.project(flat), "project", bucket)),
         agreement=first,
-        encode=price(lambda: bucket.project_back(flat)),
+        encode=price(works_of(lambda: bucket.project_back(flat), "project back", bucket)),
         wire=second,
-        decode=price(lambda: bucket.reconstruct(flat, place.num_workers)),
+        decode=price(works_of(lambda: bucket.reconstruct(flat, place.num_workers), "reconstruct", bucket)),
         sent=added([sent_first, sent_second]),
         residual=bucket.residual.nbytes,
     )

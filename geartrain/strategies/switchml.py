@@ -186,7 +186,8 @@ class SwitchML(Strategy):
         dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), self.bucket_size)
         numels = [sum(parameters[index].numel for index in group) for group in dealt]
         traffic = [self._traffic(numel, place.num_workers) for numel in numels]
-        wires = [self._wire(numel, place) for numel in numels]
+        path = self._path(place)
+        wires = [self._wire(numel, path) for numel in numels]
         codecs = [self._codec(numel, workload, place, model) for numel in numels]
         seconds = [wire + codec for wire, codec in zip(wires, codecs, strict=True)]
         ready = [compute.gradient] * len(dealt)
@@ -230,18 +231,25 @@ class SwitchML(Strategy):
         full, short = self._packets(numel)
         return Traffic(nbytes=full * self.settings.packet_size + short * HEADER_SIZE, messages=full + short)
 
-    def _wire(self, numel: int, place: Placement) -> float:
+    def _path(self, place: Placement) -> Path | None:
+        """From a worker to the switch and back, for packets of all workers at once; None for a worker alone."""
         workers = range(place.num_workers)
-        if place.num_workers == 1 or not numel:
-            return 0.0
+        if place.num_workers == 1:
+            return None
         switch, settings = place.num_workers, self.settings
         up = closed_forms.travel(place, [(worker, switch, settings.packet_size) for worker in workers])
         down = closed_forms.travel(place, [(switch, worker, settings.packet_size) for worker in workers])
         there = max(place.route(worker, switch).latency for worker in workers)
         back = max(place.route(switch, worker).latency for worker in workers)
         rate = settings.packet_size / max(up - there, down - back)
+        return Path(round_trip=there + back, rate=rate)
+
+    def _wire(self, numel: int, path: Path | None) -> float:
+        if path is None or not numel:
+            return 0.0
+        settings = self.settings
         return aggregation_time(
-            Path(round_trip=there + back, rate=rate),
+            path,
             num_packets=self._packets(numel)[0],
             packet=settings.packet_size,
             slots=self.slots,
@@ -254,9 +262,7 @@ class SwitchML(Strategy):
         if place.num_workers == 1:
             return 0.0
         works = [make(numel, workload.element_size, workload.dtype) for make in (quantising, restoring)]
-        return sum(
-            max(closed_forms.work_time(work, place, rank, model) for rank in range(place.num_workers)) for work in works
-        )
+        return sum(closed_forms.slowest_time(work, place, model) for work in works)
 
 
 class Aggregation:
