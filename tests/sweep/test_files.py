@@ -1,6 +1,7 @@
 """What a sweep leaves in its folder: well-formed, complete, and asking the network for nothing."""
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -103,7 +104,7 @@ def test_json_and_csv_say_the_same(two):
     told = json.loads((folder / "sweep.json").read_text())
     assert told["format"] == 1 and told["strategies"] == [str(question(name).strategy) for name in NAMES]
     assert [axis["key"] for axis in told["axes"]] == ["links.rate", "ranks"]
-    rows = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
+    rows = list(csv.DictReader(io.StringIO((folder / "sweep.csv").read_text())))
     assert len(rows) == len(found.points) * len(NAMES)
     first, failed = told["points"][0], rows[2]
     step_time = found.points[0].predictions[0].step_time
