@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from geartrain.cli import calibrate_flags, predict_flags, sweep_flags
+from geartrain.cli import calibrate_flags, plan_flags, predict_flags, sweep_flags
 
 app = typer.Typer(
     add_completion=False,
@@ -22,6 +22,7 @@ app = typer.Typer(
         "compare   which way of training is best for this model on these machines?\n\n"
         "predict   how long is a step, does it fit, what bounds it? In a second, without running anything.\n\n"
         "sweep     where is the break-even, and which strategy wins at which rate, size or number of machines?\n\n"
+        "plan      which batch, workers, servers, strategy and settings shall I take, and why?\n\n"
         "simulate  how long would my script take on those machines, and why?\n\n"
         "run       the same script for real on this machine, with the same summary.\n\n"
         "emulate   the same script for real on those machines' wires, built on this one.\n\n"
@@ -379,7 +380,7 @@ def report(
 
 app.command(epilog=predict_flags.EPILOG)(predict_flags.predict)
 app.command(epilog=sweep_flags.EPILOG)(sweep_flags.sweep)
-# plan: app.command(epilog=plan_flags.EPILOG)(plan_flags.plan)
+app.command(epilog=plan_flags.EPILOG)(plan_flags.plan)
 app.command(epilog=calibrate_flags.EPILOG)(calibrate_flags.calibrate)
 
 

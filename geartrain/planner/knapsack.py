@@ -2,8 +2,8 @@
 
     minimise  sum_k sum_l x_kl T_kl    subject to  sum_k sum_l x_kl M_kl <= budget,  sum_l x_kl = 1 for every k
 
-A multiple-choice knapsack, solved exactly: layer by layer, of all partial choices those are kept that no other one beats
-in both time and memory, and that can still become the best by Lagrange's bound
+A multiple-choice knapsack, solved exactly: layer by layer, of all partial choices those are kept that no other one
+beats in both time and memory, and that can still become the best by Lagrange's bound
 
     time + sum over the layers left of min_l (T_kl + u M_kl) - u * (budget left) < best known
 
@@ -82,6 +82,7 @@ def choose(layers: Sequence[Sequence[Choice]], budget: int, *, shared: bool = Fa
     price = _price(layers, budget)
     known = _cheapest(layers, price)
     best = sum(choice.seconds for choice in known)
+    limit = best + _ROUNDING * (best + price * budget)
     bounds = _suffix_sums(min(c.seconds + price * c.memory for c in layer) for layer in layers)
     least = _suffix_sums(min(c.memory for c in layer) for layer in layers)
     front = [_Partial(0.0, 0)]
@@ -95,8 +96,7 @@ def choose(layers: Sequence[Sequence[Choice]], budget: int, *, shared: bool = Fa
             one
             for one in grown
             if one.memory + least[place] <= budget
-            and one.seconds + bounds[place] - price * (budget - one.memory)
-            <= best + _ROUNDING * (best + price * budget)
+            and one.seconds + bounds[place] - price * (budget - one.memory) <= limit
         )
     winner = min(front, key=lambda one: (one.seconds, one.memory))
     return Chosen(winner.choices(), winner.seconds, winner.memory)

@@ -33,6 +33,18 @@ FLAGS = {
         "--workload",
     ],
     "emulate": ["--clean", "--cluster", "--compute", "--json", "--ranks", "--torchrun", "--trace"],
+    "plan": [
+        "--batch",
+        "--cluster",
+        "--compute",
+        "--efficiency",
+        "--json",
+        "--out",
+        "--ranks",
+        "--statistics",
+        "--task",
+        "--workload",
+    ],
     "predict": [
         "--batch",
         "--batch-per-rank",

@@ -1,0 +1,127 @@
+"""What a plan is asked for, and what it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from geartrain.cluster.spec import Cluster
+from geartrain.cost.compute import ROOFLINE, ComputeModel
+from geartrain.planner.statistics import Statistics
+from geartrain.predict.prediction import Prediction
+from geartrain.predict.question import Question
+from geartrain.runtime.strategy import Strategy
+from geartrain.workload.spec import Workload
+
+AS_GIVEN = ""
+"""Stands for the workload as it was given, where other choices of checkpointing are to be had beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What is the best way to train this model on these machines?
+
+    Args:
+        workload: the shape of one step.
+        cluster: the machines.
+        ranks: workers, at most; services come on top.
+        batch: global, in samples; None leaves it to the plan.
+        model: prices what devices compute.
+        efficiency: of a worker over one alone, at least; fewer workers are taken where that is needed.
+        confirm: how many of the best are simulated.
+        statistics: steps to a target of methods that change what is learned; without, they do not compete.
+        checkpointing: other choices of what is kept for backward -> the workload with that choice.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    ranks: int
+    batch: int | None = None
+    model: ComputeModel = ROOFLINE
+    efficiency: float = 0.0
+    confirm: int = 3
+    statistics: Statistics | None = None
+    checkpointing: Mapping[str, Workload] = field(default_factory=dict)
+
+    @property
+    def workloads(self) -> Mapping[str, Workload]:
+        """All choices of checkpointing, the workload as it was given first."""
+        return {AS_GIVEN: self.workload, **self.checkpointing}
+
+    def question(self, strategy: Strategy, ranks: int, batch: int, checkpointing: str = AS_GIVEN) -> Question:
+        """One candidate as a question."""
+        return Question(
+            workload=self.workloads[checkpointing],
+            cluster=self.cluster,
+            strategy=strategy,
+            ranks=ranks,
+            batch=batch,
+            model=self.model,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A complete way to train, and what it takes.
+
+    Attributes:
+        closed: by closed form.
+        checkpointing: which of `Ask.workloads`.
+        confirmed: the same simulated, perhaps with fewer ranks; None where it was not.
+        correction: simulated step time over that of the closed form, with equally many ranks.
+        steps_factor: steps that it needs to a target, over those of synchronous training.
+    """
+
+    closed: Prediction
+    checkpointing: str = AS_GIVEN
+    confirmed: Prediction | None = None
+    correction: float = 1.0
+    steps_factor: float = 1.0
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.closed.question.strategy
+
+    @property
+    def ranks(self) -> int:
+        return self.closed.question.ranks
+
+    @property
+    def batch(self) -> int:
+        return self.closed.question.batch
+
+    @property
+    def services(self) -> int:
+        """How many beside the workers."""
+        return len(self.closed.question.services)
+
+    @property
+    def step_time(self) -> float:
+        """Seconds, as far as is known: corrected where it was simulated."""
+        return self.closed.step_time * self.correction
+
+    @property
+    def score(self) -> float:
+        """Seconds for what a sample teaches in synchronous training: the smaller, the better."""
+        return self.step_time / self.batch * self.steps_factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The best candidate, and why it is.
+
+    Attributes:
+        runners_up: the best of other methods, the best first.
+        faster: methods that change what is learned and have shorter steps, of which nobody knows how many they need.
+        why: what each runner-up lost by, in words.
+        rejected: (candidate, why it does not compete).
+        notes: how batch, devices and servers were found, and what a reader must know.
+    """
+
+    ask: Ask
+    best: Candidate
+    runners_up: tuple[Candidate, ...] = ()
+    faster: tuple[Candidate, ...] = ()
+    why: tuple[str, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()

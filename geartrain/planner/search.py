@@ -1,0 +1,181 @@
+"""The search for a plan: batch, then workers, then methods and their settings; the best few are simulated.
+
+    batch     of synchronous training, for each choice of checkpointing: what fits and is close to the best throughput
+    workers   all of them, or as many as have the wanted efficiency, where lemma 1 says to begin; or fewer, if that is
+              faster
+    methods   each that trains as synchronous does, from its defaults, one setting after another at its best value;
+              of servers, the number of lemma 2 and its neighbours; each method at every batch of the first step
+    best      by seconds per sample, times the steps that a method needs where they were measured
+
+Source: Zou and others, 2017, arXiv 1709.06622, procedure of the planner; the search over methods is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from geartrain.errors import ConfigurationError
+from geartrain.planner import confirm, fit, lemmas, notes, space, why
+from geartrain.planner.ask import Ask, Candidate, Plan
+from geartrain.planner.batch import BatchPlan, batch_plans, reference, tightest, worth_trying
+from geartrain.planner.predictor import Predictor, Told
+from geartrain.runtime.strategy import Strategy
+from geartrain.strategies import parse
+
+_GAIN = 1.01
+"""Ratio of throughputs from which on fewer workers count as faster."""
+
+
+def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
+    """The best way to train; CannotFit where none has room in memory, ConfigurationError where none can be at all.
+
+    Args:
+        told: is told what is predicted or simulated next.
+    """
+    predict = Predictor(ask, told)
+    tried = batch_plans(predict, ask.ranks)
+    found = search(predict, ask.ranks, worth_trying(tried))
+    if not found:
+        raise fit.cannot_fit(predict)
+    ranks = _workers(predict, found[0])
+    if ranks != ask.ranks:
+        tried = batch_plans(predict, ranks)
+        found = search(predict, ranks, worth_trying(tried))
+    changed = _changed(predict, found[0])
+    measured = [one for one in changed if str(one.strategy) in _factors(ask)]
+    ranked = sorted([*found, *measured], key=lambda one: one.score)
+    ranked = confirm.confirmed(ranked, predict, told)
+    best = ranked[0]
+    return Plan(
+        ask=ask,
+        best=best,
+        runners_up=tuple(ranked[1:]),
+        faster=tuple(_faster(changed, best, measured)),
+        why=tuple(why.lost(best, one) for one in ranked[1:]),
+        rejected=tuple(predict.rejected.items()),
+        notes=tuple(notes.notes(predict, best, tried)),
+    )
+
+
+def search(predict: Predictor, ranks: int, batches: Sequence[BatchPlan]) -> list[Candidate]:
+    """The best candidate of each method that trains as synchronous does, the best first; only those that fit."""
+    for name, reason in space.NEEDS_MORE.items():
+        predict.reject(name, reason)
+    places = [(one.batch, one.checkpointing) for one in batches] or _smallest(predict.ask, ranks)
+    found = []
+    for start in space.starts(ranks, predict.ask.workload):
+        ways = (_refined(predict, start, ranks, *place) for place in places)
+        mine = [one for one in ways if one is not None]
+        if mine:
+            found.append(min(mine, key=lambda one: one.score))
+    return sorted(found, key=lambda one: one.score)
+
+
+def _smallest(ask: Ask, ranks: int) -> list[tuple[int, str]]:
+    """Where synchronous training does not fit: one sample for each worker, or the batch that was given."""
+    return [(ask.batch or ranks, checkpointing) for checkpointing in ask.workloads]
+
+
+def _refined(predict: Predictor, start: Strategy, ranks: int, batch: int, checkpointing: str) -> Candidate | None:
+    """A method with one setting after another at its best value; None where nothing of it fits."""
+    best = _candidate(predict, start, ranks, batch, checkpointing)
+    for setting, values in space.SPACE[start.name].items():
+        if setting == "servers":
+            values = _servers(predict, ranks, batch, checkpointing)
+        tried = _neighbours(predict, best.strategy if best else start, setting, values)
+        ways = [_candidate(predict, one, ranks, batch, checkpointing) for one in tried]
+        fitting = [one for one in (best, *ways) if one is not None]
+        best = min(fitting, key=lambda one: one.score, default=None)
+    return best
+
+
+def _neighbours(predict: Predictor, strategy: Strategy, setting: str, values: Sequence[str]) -> Iterator[Strategy]:
+    for value in values:
+        try:
+            yield from space.neighbours(strategy, setting, [value])
+        except ConfigurationError as error:
+            predict.reject(f"{strategy} with {setting}={value}", str(error).splitlines()[0])
+
+
+def _servers(predict: Predictor, ranks: int, batch: int, checkpointing: str) -> list[str]:
+    """Numbers of servers: that of lemma 2, its neighbours, one, and one beside each worker."""
+    bound = notes.servers(predict, ranks, batch, checkpointing)
+    counts = {1, ranks, *((bound - 1, bound, bound + 1) if bound else ())}
+    return [str(count) for count in sorted(counts) if 1 <= count <= 2 * ranks]
+
+
+def _candidate(
+    predict: Predictor, strategy: Strategy, ranks: int, batch: int, checkpointing: str, factor: float = 1.0
+) -> Candidate | None:
+    """A candidate, if it can be and fits."""
+    prediction = predict(strategy, ranks, batch, checkpointing)
+    if prediction is None:
+        return None
+    if not prediction.fits:
+        predict.reject(strategy, fit.needs(tightest(prediction)))
+        return None
+    return Candidate(closed=prediction, checkpointing=checkpointing, steps_factor=factor)
+
+
+def _workers(predict: Predictor, best: Candidate) -> int:
+    """How many workers to take, by what the best method has with all of them."""
+    ask = predict.ask
+    if ask.efficiency and best.closed.efficiency < ask.efficiency:
+        return _efficient(predict, best)
+    most, throughput = best.ranks, best.closed.throughput
+    for count in _fewer(ask):
+        found = _with_workers(predict, best, count)
+        if found is not None and found.closed.throughput > throughput * _GAIN:
+            most, throughput = count, found.closed.throughput
+    return most
+
+
+def _efficient(predict: Predictor, best: Candidate) -> int:
+    """The most workers with the wanted efficiency, among lemma 1's number, its neighbours and powers of two."""
+    ask = predict.ask
+    guess = lemmas.devices_for(ask.efficiency, notes.overhead(best.closed), best.ranks)
+    counts = {1, guess - 1, guess, guess + 1, *_fewer(ask)}
+    for count in sorted((count for count in counts if 1 <= count < ask.ranks), reverse=True):
+        found = _with_workers(predict, best, count)
+        if found is not None and found.closed.efficiency >= ask.efficiency:
+            return count
+    return 1
+
+
+def _with_workers(predict: Predictor, best: Candidate, ranks: int) -> Candidate | None:
+    """The candidate with another number of workers: with a batch of its own each keeps its samples."""
+    ask = predict.ask
+    batch = ask.batch or best.batch * ranks // best.ranks
+    strategy = best.strategy if ranks > 1 else reference(1)
+    return _candidate(predict, strategy, ranks, batch, best.checkpointing) if batch >= ranks else None
+
+
+def _fewer(ask: Ask) -> list[int]:
+    """Powers of two below the number of workers."""
+    return [2**power for power in range(ask.ranks.bit_length()) if 2**power < ask.ranks]
+
+
+def _factors(ask: Ask) -> dict[str, float]:
+    return dict(ask.statistics.factors) if ask.statistics else {}
+
+
+def _changed(predict: Predictor, best: Candidate) -> list[Candidate]:
+    """The methods that change what is learned, where the best of the others stands: as measured, or at defaults."""
+    factors = _factors(predict.ask)
+    known = [text for text in factors if parse(text).name in space.changes_learning()]
+    texts = dict.fromkeys([*known, *space.changes_learning()]) if best.ranks > 1 else {}
+    if predict.ask.statistics:
+        for text, steps in predict.ask.statistics.unreached.items():
+            predict.reject(text, f"it did not come to the target within {steps} steps")
+            texts.pop(text, None)
+    found = (
+        _candidate(predict, parse(text), best.ranks, best.batch, best.checkpointing, factors.get(text, 1.0))
+        for text in texts
+    )
+    return [one for one in found if one is not None]
+
+
+def _faster(changed: Sequence[Candidate], best: Candidate, measured: Sequence[Candidate]) -> list[Candidate]:
+    """Those with shorter steps whose number of steps is unknown, the shortest first."""
+    unknown = [one for one in changed if one not in measured and one.closed.step_time < best.closed.step_time]
+    return sorted(unknown, key=lambda one: one.closed.step_time)
