@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from geartrain.cluster.placement import Placement
+from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel, Work, backward_work, forward_work
 from geartrain.cost.placed import native_collective, travel
 from geartrain.cost.terms import Cost, Traffic
@@ -78,11 +79,31 @@ class PipelinePrices:
 
     def numel(self, parts: Sequence[int]) -> int:
         """Trainable elements of some parts."""
-        return sum(p.numel for part in parts for p in self.parameters[part])
+        return sum(self._numels[part] for part in parts)
+
+    @cached_property
+    def _numels(self) -> tuple[int, ...]:
+        return tuple(sum(p.numel for p in parameters) for parameters in self.parameters)
+
+    @cached_property
+    def _like(self) -> tuple[int, ...]:
+        """Of each worker the first one with the same device and speed."""
+        first = dict[tuple[Device, float], int]()
+        kinds = ((self.place.device(rank), self.place.speed(rank)) for rank in range(self.num_devices))
+        return tuple(first.setdefault(kind, rank) for rank, kind in enumerate(kinds))
+
+    @cached_property
+    def _known(self) -> dict[tuple[range, int, int], tuple[float, float]]:
+        """What `_alone` has found: a search asks for the same again and again."""
+        return {}
 
     def work(self, parts: range, ranks: tuple[int, ...]) -> tuple[float, float]:
         samples = -(-self.micro_batch // len(ranks))
-        both = [self._alone(parts, rank, samples) for rank in ranks]
+        both = []
+        for rank in sorted({self._like[rank] for rank in ranks}):
+            if (parts, rank, samples) not in self._known:
+                self._known[parts, rank, samples] = self._alone(parts, rank, samples)
+            both.append(self._known[parts, rank, samples])
         return max(both, key=sum)
 
     def _alone(self, parts: range, rank: int, samples: int) -> tuple[float, float]:

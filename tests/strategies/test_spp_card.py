@@ -13,6 +13,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from geartrain.cluster import Placement
 from geartrain.cluster.load import parse_cluster
+from geartrain.cluster.overrides import NodeOverride, Overrides
 from geartrain.cost.compute import Roofline
 from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import GeartrainError, NotFinite, StrategyError, TaskError
@@ -28,6 +29,7 @@ from geartrain.runtime.targets import Targets
 from geartrain.runtime.tracing import task_workload
 from geartrain.strategies import parse
 from geartrain.strategies.spp import SPP
+from geartrain.strategies.spp_cost import PipelinePrices
 from geartrain.tasks.characters import Characters
 from geartrain.tasks.digits import Digits
 from tests.conformance.cases import real_engine
@@ -409,6 +411,15 @@ def traced():
 def test_an_order_of_ones_own_says_how_many_stages_there_are():
     strategy = parse("spp:order=F2B2/FBFB,micro_batches=2").planned(task_workload(Deep()), Placement(CLUSTER, 3), 8)
     assert len(parse_plan(strategy.plan).stages) == 2 and strategy.order == "F2B2/FBFB"
+
+
+def test_workers_alike_are_priced_once_and_the_slowest_replica_counts():
+    slow = CLUSTER.model_copy(update={"overrides": Overrides(nodes=(NodeOverride(node=1, speed=0.5),))})
+    prices = PipelinePrices(task_workload(Deep()), Placement(slow, 4), 16, 4, Roofline())
+    quick, half, both = (prices.work(range(2), ranks) for ranks in ((0,), (1,), (2, 1)))
+    assert prices.work(range(2), (3,)) == quick and half == (2 * quick[0], 2 * quick[1])
+    assert both == PipelinePrices(task_workload(Deep()), Placement(slow, 4), 8, 4, Roofline()).work(range(2), (1,))
+    assert len(prices._known) == 4  # on a whole micro-batch, and on halves of it
 
 
 def test_memory_is_that_of_the_whole_model_and_of_one_stage_of_the_rest():
