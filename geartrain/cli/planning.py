@@ -162,7 +162,7 @@ def _sentence(best: Candidate, names: Names) -> str:
 def _faster(plan: Plan) -> list[str]:
     return [
         f"{one.strategy}: {format_time(one.closed.step_time)} a step, "
-        f"so it may need up to {plan.best.step_time / one.closed.step_time:.3g} times the steps"
+        f"so it may need up to {plan.best.step_time / one.closed.step_time:.4g} times the steps"
         for one in plan.faster
     ]
 

@@ -1,6 +1,7 @@
 """The search for a plan: batch, then workers, then methods and their settings; the best few are simulated.
 
-    batch     of synchronous training, for each choice of checkpointing: what fits and is close to the best throughput
+    batch     of synchronous training, for each choice of checkpointing: what fits and is close to the best throughput;
+              then the smallest that is close for the best method
     workers   all of them, or as many as have the wanted efficiency, where lemma 1 says to begin; or fewer, if that is
               faster
     methods   each that trains as synchronous does, from its defaults, one setting after another at its best value;
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from geartrain.errors import ConfigurationError
 from geartrain.planner import confirm, fit, lemmas, notes, space, why
 from geartrain.planner.ask import Ask, Candidate, Plan
-from geartrain.planner.batch import BatchPlan, batch_plans, reference, tightest, worth_trying
+from geartrain.planner.batch import CLOSE, BatchPlan, batch_plans, reference, sizes, tightest, worth_trying
 from geartrain.planner.predictor import Predictor, Told
 from geartrain.runtime.strategy import Strategy
 from geartrain.strategies import parse
@@ -41,6 +42,7 @@ def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
     if ranks != ask.ranks:
         tried = batch_plans(predict, ranks)
         found = search(predict, ranks, worth_trying(tried))
+    found = _with_smaller_batch(predict, found)
     changed = _changed(predict, found[0])
     measured = [one for one in changed if str(one.strategy) in _factors(ask)]
     ranked = sorted([*found, *measured], key=lambda one: one.score)
@@ -59,9 +61,14 @@ def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
 
 def search(predict: Predictor, ranks: int, batches: Sequence[BatchPlan]) -> list[Candidate]:
     """The best candidate of each method that trains as synchronous does, the best first; only those that fit."""
-    for name, reason in space.NEEDS_MORE.items():
+    for name, reason in (*space.NEEDS_MORE.items(), *space.OWN_SAMPLES.items()):
         predict.reject(name, reason)
     places = [(one.batch, one.checkpointing) for one in batches] or _smallest(predict.ask, ranks)
+    return _search_at(predict, ranks, places)
+
+
+def _search_at(predict: Predictor, ranks: int, places: Sequence[tuple[int, str]]) -> list[Candidate]:
+    """`search` at (batch, checkpointing)."""
     found = []
     for start in space.starts(ranks, predict.ask.workload):
         ways = (_refined(predict, start, ranks, *place) for place in places)
@@ -69,6 +76,19 @@ def search(predict: Predictor, ranks: int, batches: Sequence[BatchPlan]) -> list
         if mine:
             found.append(min(mine, key=lambda one: one.score))
     return sorted(found, key=lambda one: one.score)
+
+
+def _with_smaller_batch(predict: Predictor, found: list[Candidate]) -> list[Candidate]:
+    """All again with the smallest batch at which the best method comes close to what it reaches, if that is smaller."""
+    best = found[0]
+    for size in sizes() if predict.ask.batch is None else ():
+        batch = size * best.ranks
+        if batch >= best.batch:
+            break
+        smaller = _refined(predict, best.strategy, best.ranks, batch, best.checkpointing)
+        if smaller is not None and smaller.closed.throughput >= CLOSE * best.closed.throughput:
+            return _search_at(predict, best.ranks, [(batch, best.checkpointing)])
+    return found
 
 
 def _smallest(ask: Ask, ranks: int) -> list[tuple[int, str]]:

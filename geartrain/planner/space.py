@@ -44,6 +44,11 @@ NEEDS_MORE: Mapping[str, str] = {
 }
 """Methods that train as synchronous does, on machines that nobody has described -> what they need."""
 
+OWN_SAMPLES: Mapping[str, str] = {
+    "abs_sgd": "how many samples its rounds have is decided by time, so that its steps are not those of the others",
+}
+"""Methods whose steps cannot be held against those of others -> why."""
+
 _START: Mapping[str, str] = {"spp": "spp:stages=2,schedule=1f1b"}
 """Where the search of a method begins, if not at its defaults."""
 
@@ -73,4 +78,4 @@ def with_settings(strategy: Strategy, settings: Mapping[str, Any]) -> Strategy:
 
 def changes_learning() -> list[str]:
     """The methods after whose steps weights are not those of synchronous training."""
-    return [name for name in TABLE if name not in SPACE and name not in NEEDS_MORE]
+    return [name for name in TABLE if name not in {**SPACE, **NEEDS_MORE, **OWN_SAMPLES}]

@@ -17,6 +17,9 @@ _PARTS = {
 _LEAST = 0.1
 """Share of the difference from which on a part is told."""
 
+_FAR = 2.0
+"""Ratio from which on it is told as such."""
+
 _EQUAL = 1e-6
 """Relative difference below which two take the same time."""
 
@@ -30,7 +33,8 @@ def lost(best: Candidate, other: Candidate) -> str:
     parts = _differences(best, other)
     more = [_told(name, value, "more") for name, value in parts if value >= _LEAST * gap]
     less = [_told(name, -value, "less") for name, value in parts if -value >= _LEAST * gap]
-    text = f"{other.strategy}: {ratio:.3g} times the time, {format_time(gap)} more a step"
+    slower = f"{ratio - 1:.2%} slower" if ratio < _FAR else f"{ratio:.3g} times as slow"
+    text = f"{other.strategy}: {slower}, {format_time(gap)} more a step"
     text += f": {', '.join(more)}" if more else ""
     text += f", although {', '.join(less)}" if less else ""
     return text + _apart(best, other)
