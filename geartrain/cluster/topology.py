@@ -55,11 +55,12 @@ class Topology:
     def route(self, node_a: int, device_a: int, node_b: int, device_b: int) -> Route:
         """The way from a device to another; either node may be `SWITCH`, whose device is 0."""
         key = (node_a, device_a, node_b, device_b)
-        if key not in self._routes:
-            same = (node_a, device_a) == (node_b, device_b)
-            links = () if same else tuple(self._index[name] for name in self._find(*key))
-            self._routes[key] = Route(links, math.fsum(self.links[link].latency for link in links))
-        return self._routes[key]
+        found = self._routes.get(key)
+        if found is None:
+            same = node_a == node_b and device_a == device_b
+            links = () if same else tuple([self._index[name] for name in self._find(*key)])
+            found = self._routes[key] = Route(links, math.fsum([self.links[link].latency for link in links]))
+        return found
 
     def rate(self, route: Route) -> float:
         """Payload bytes per second of the narrowest link of a route; infinite within one device."""

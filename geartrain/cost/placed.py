@@ -23,11 +23,12 @@ def travel(place: Placement, flows: Iterable[Flow]) -> float:
     routes = []
     for source, target, nbytes in flows:
         if nbytes:
-            routes.append(place.route(source, target))
-            for link in routes[-1].links:
+            route = place.route(source, target)
+            routes.append(route)
+            for link in route.links:
                 load[link] += nbytes
-    busy = {link: nbytes / place.links[link].capacity for link, nbytes in load.items()}
-    return max((route.latency + max((busy[k] for k in route.links), default=0.0) for route in routes), default=0.0)
+    busy = {link: nbytes / place.links[link].capacity for link, nbytes in load.items()}.__getitem__
+    return max((route.latency + max(map(busy, route.links), default=0.0) for route in routes), default=0.0)
 
 
 def native_collective(
@@ -61,4 +62,18 @@ def _native_collective(
     load = plan.link_bytes(lambda source, target: place.route(members[source], members[target]).links)
     busy = max((nbytes / place.links[link].capacity for link, nbytes in load.items()), default=0.0)
     sent = tuple(Traffic(nbytes=size, messages=count) for size, count in zip(plan.sent, plan.messages, strict=True))
-    return max(0.0, plan.fixed_time(alpha, rate)) + busy, sent
+    return fixed_seconds(place, kind, len(members), nbytes, plan.fixed_time(alpha, rate), busy) + busy, sent
+
+
+def fixed_seconds(place: Placement, kind: str, num_ranks: int, nbytes: int, planned: float, busy: float) -> float:
+    """The part of a collective in which its busiest link does not work.
+
+    Where the cluster has a curve for it, the curve says how long it takes; the busiest link works as long as before, so
+    that what contends with it is still slowed down.
+
+    Args:
+        planned: that part by the algorithm's own account.
+        busy: seconds of the busiest link.
+    """
+    curve = place.curve(kind, num_ranks)
+    return max(0.0, planned if curve is None else curve.seconds(nbytes) - busy)

@@ -141,7 +141,9 @@ class DeAR(Strategy):
             return Single().cost(workload, place, batch, model)
         compute = closed_forms.slowest(workload, place, batch, model)
         groups = module_groups(workload, self.threshold if self.neighbours is None else None, self.neighbours)
-        parts = [self._halves(sum(workload.parameters[i].numel for i in g), workload, place, model) for g in groups]
+        numels = [sum(workload.parameters[i].numel for i in group) for group in groups]
+        halves = {numel: self._halves(numel, workload, place, model) for numel in set(numels)}
+        parts = [halves[numel] for numel in numels]
         update = [_update_time(group, workload, place, model) for group in groups]
         scatter, gather = [part.scatter for part in parts], [part.gather for part in parts]
         rows = Groups(layers=layers_of(workload, groups), scatter=scatter, gather=gather, update=update)
