@@ -39,7 +39,7 @@ def worker_memory(
         update: the part of what it updates that it updates at a time.
         beside: temporaries that may be there at any time in backward.
         afterwards: temporaries when backward has ended, before the update.
-        more: what the strategy keeps beside, by kind.
+        more: what the strategy keeps beside, by kind; what is zero is left out.
 
     Kinds: "activations" is all that forward and backward hold at that moment, with the batch, with what operations
     work on, and, where gradients are made anew, with those made so far; "temporaries" are those of the update or of
@@ -50,10 +50,27 @@ def worker_memory(
     shape = workload.memory
     if shape is None:
         activations = round(samples * sum(layer.activation for layer in workload.layers))
-        return {**kept, "activations": activations, **_some(temporaries=max(beside, afterwards)), **more}
+        return {**kept, "activations": activations, **_some(temporaries=max(beside, afterwards), **more)}
     updating = round(shape.update * optimizer * update) if optimizer else 0
     moment = _fullest(_moments(shape, samples, size, gradients, beside, max(beside, afterwards, updating)))
-    return {**kept, **moment, **_some(buffers=shape.buffers), **more}
+    return {**kept, **moment, **_some(buffers=shape.buffers, **more)}
+
+
+def server_memory(workload: Workload, shard: int, *, gradients: int, state: int, **more: int) -> dict[str, int]:
+    """Bytes by kind on a rank that keeps a part of the model, or all of it, and updates it.
+
+    Args:
+        shard: bytes of its part.
+        gradients: bytes of those that it keeps.
+        state: bytes of its optimizer's state.
+        more: what it keeps beside, by kind.
+
+    It makes the whole model and a flat copy before it takes its part: with a small part, that is its fullest moment.
+    """
+    size, shape = workload.gradient_bytes, workload.memory
+    updating = round(shape.update * shard / size) if shape is not None and state else 0
+    serving = {"parameters": shard, "gradients": gradients, "optimizer": state, **_some(temporaries=updating, **more)}
+    return _fullest([serving, {"parameters": 2 * size}])
 
 
 def _moments(

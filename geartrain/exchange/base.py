@@ -32,6 +32,7 @@ class ExchangeCost:
         after: seconds in which a worker decodes what came.
         sent: by worker.
         cuts: parts of payloads may stay undelivered.
+        held: bytes beside the payload from start to end.
     """
 
     before: float = 0.0
@@ -39,6 +40,7 @@ class ExchangeCost:
     after: float = 0.0
     sent: tuple[Traffic, ...]
     cuts: bool = False
+    held: int = 0
 
 
 class Pending(ABC):

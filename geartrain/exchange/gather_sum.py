@@ -47,6 +47,7 @@ class GatherSum(Exchange):
             after=price(works_of(first, "unpack and decode", payload))
             + (workers - 1) * price(works_of(others, "unpack and add", payload)),
             sent=sent,
+            held=(workers + (len(payload.sent) > 1)) * whole.nbytes,
         )
 
 

@@ -65,6 +65,7 @@ class GTopKTree(Exchange):
             after=price(works_of(after, "decode a tree", payload)),
             sent=added([own_collectives.traffic(*call) for call in calls]),
             cuts=True,
+            held=2 * buffer.nbytes,
         )
 
 

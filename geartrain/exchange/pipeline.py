@@ -28,6 +28,7 @@ from geartrain.exchange.base import Exchange, Pending
 from geartrain.runtime.buckets import Layout
 from geartrain.runtime.context import Context
 from geartrain.runtime.counting import Price, works_of
+from geartrain.runtime.memory import Footprint
 from geartrain.runtime.seeding import stream_seed
 
 _PURPOSE = "codec"
@@ -156,6 +157,8 @@ class BucketCost:
         decode: seconds from its end until the gradient is global.
         sent: by worker.
         residual: bytes kept between steps.
+        held: bytes from the start of the exchange to its end.
+        working: the most bytes beside, while something is encoded or decoded.
     """
 
     agree: float | None = None
@@ -165,6 +168,8 @@ class BucketCost:
     decode: float
     sent: tuple[Traffic, ...]
     residual: int = 0
+    held: int = 0
+    working: int = 0
 
 
 def bucket_cost(codec: Codec, exchange: Exchange, flat: Flat, place: Placement, price: Price) -> BucketCost:
@@ -189,6 +194,8 @@ def bucket_cost(codec: Codec, exchange: Exchange, flat: Flat, place: Placement, 
         decode=cost.after + price(coded.concluding(cost.cuts)),
         sent=sent,
         residual=codec.state_bytes(flat),
+        held=coded.held + cost.held,
+        working=coded.working,
     )
 
 
@@ -199,6 +206,8 @@ class _Coded:
         wish: what workers agree on before; None where the codec asks for nothing.
         payload: what travels.
         agreeing, encoding: work.
+        held: bytes of the payload.
+        working: the most bytes beside, while the bucket is encoded or decoded.
     """
 
     def __init__(self, codec: Codec, flat: Flat) -> None:
@@ -206,7 +215,13 @@ class _Coded:
         self._x = torch.empty(flat.numel, dtype=flat.dtype, device=flat.device)
         self._state = codec.init(flat)
         self.wish = codec.agree(self._x, flat, self._state)
-        self.encoding = works_of(self._encode)
+        encoding, decoding = Footprint(), Footprint()
+        with encoding:
+            self.encoding = works_of(self._encode)
+        with decoding:
+            codec.decode(self.payload, flat, self._x)
+        self.held = encoding.live
+        self.working = max(encoding.most - encoding.live, decoding.most)
         self.agreeing = works_of(lambda: codec.agree(self._x, flat, self._state)) if self.wish is not None else ()
 
     def _encode(self) -> None:

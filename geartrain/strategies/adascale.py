@@ -130,8 +130,17 @@ class AdaScale(Strategy):
             exposed_communication=plain.exposed_communication + seconds,
             hidden_communication=plain.hidden_communication,
             sent=tuple(before + more for before, more in zip(plain.sent, traffic, strict=True)),
-            memory=plain.memory,
+            memory=self._memory(workload, place, batch),
             notes=plain.notes,
+        )
+
+    def _memory(self, workload: Workload, place: Placement, batch: int) -> dict[str, int]:
+        """In all passes but the last gradients are made beside the buckets; squares are made of a bucket at a time."""
+        samples = -(-closed_forms.share(batch, place.num_workers, 0) // self.accumulate)
+        size = workload.gradient_bytes
+        squares = min(size, self.bucket_size or size)
+        return closed_forms.worker_memory(
+            workload, samples, afterwards=squares, added=size if self.accumulate > 1 else 0
         )
 
     def _squares_time(self, workload: Workload, place: Placement, model: ComputeModel) -> float:

@@ -136,7 +136,8 @@ class APAM(Strategy):
         numel, nbytes = workload.num_parameters, workload.gradient_bytes
         work = Work("update", kernels * numel, tensors * nbytes, workload.dtype, kernels)
         updating = closed_forms.work_time(work, place, place.num_workers, model)
-        return serving_cost(_SERVING, updating, workload, place, batch, model)
+        past = self.max_delay + 1 if self.max_delay else 0
+        return serving_cost(_SERVING, updating, workload, place, batch, model, state=3 * nbytes, past=past)
 
 
 class AdaptiveUpdate:

@@ -139,7 +139,8 @@ class AsyncSGD(Strategy):
     def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
         numel, tensors = workload.num_parameters, len(workload.parameters)
         updating = closed_forms.update_time(place, place.num_workers, numel, tensors, workload, model)
-        return serving_cost(self._serving(place.num_workers), updating, workload, place, batch, model)
+        state = round(workload.gradient_bytes * workload.optimizer_state)
+        return serving_cost(self._serving(place.num_workers), updating, workload, place, batch, model, state=state)
 
 
 class _TaskUpdate:

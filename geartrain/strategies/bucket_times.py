@@ -98,6 +98,7 @@ def buckets_cost(
     one: OneBucket,
     *,
     blocks: bool = False,
+    optimizer: float = 1.0,
 ) -> Cost:
     """The closed form of a step whose gradients go bucket by bucket, see the module.
 
@@ -105,6 +106,7 @@ def buckets_cost(
         bucket_size, overlap: settings of the method.
         one: its buckets.
         blocks: see `timeline`.
+        optimizer: the part of the optimizer's state that is left to it.
     """
     compute = closed_forms.slowest(workload, place, batch, model)
     if place.num_workers == 1:
@@ -114,7 +116,7 @@ def buckets_cost(
     parameters, size = workload.parameters, workload.element_size
     dealt = deal([p.numel * size for p in parameters], [0] * len(parameters), bucket_size)
     groups = [group for group in dealt if any(parameters[index].numel for index in group)]
-    return groups_cost(workload, place, compute, groups, overlap, one, blocks=blocks)
+    return groups_cost(workload, place, compute, groups, overlap, one, blocks=blocks, optimizer=optimizer)
 
 
 def groups_cost(
@@ -126,6 +128,7 @@ def groups_cost(
     one: OneBucket,
     *,
     blocks: bool = False,
+    optimizer: float = 1.0,
 ) -> Cost:
     """The same for buckets that are given: positions in `workload.parameters`, in the order in which they start."""
     parameters = workload.parameters
@@ -135,14 +138,27 @@ def groups_cost(
     if overlap:
         ready = closed_forms.ready_times(compute, workload, groups)
     times = timeline(ready, compute.gradient, buckets, blocks=blocks)
-    memory = closed_forms.worker_memory(workload, compute.samples)
-    residual = sum(bucket.residual for bucket in buckets)
     return Cost(
         compute=compute.gradient + compute.update,
         codec=times.codec,
         exposed_communication=times.exposed,
         hidden_communication=times.wire - times.exposed,
         sent=summed((bucket.sent for bucket in buckets), len(buckets[0].sent)),
-        memory=memory | ({"residual": residual} if residual else {}),
+        memory=_memory(workload, compute.samples, buckets, overlap, optimizer),
         notes=(f"{len(buckets)} bucket(s), exchanged one after another",),
+    )
+
+
+def _memory(
+    workload: Workload, samples: int, buckets: Sequence[BucketCost], overlap: bool, optimizer: float
+) -> dict[str, int]:
+    """When backward has ended all payloads are under way; before, a bucket may be encoded at any time."""
+    working = max((bucket.working for bucket in buckets), default=0)
+    return closed_forms.worker_memory(
+        workload,
+        samples,
+        optimizer=optimizer,
+        beside=working if overlap and len(buckets) > 1 else 0,
+        afterwards=working + sum(bucket.held for bucket in buckets),
+        residual=sum(bucket.residual for bucket in buckets),
     )

@@ -12,6 +12,7 @@ from geartrain.cluster.spec import Device
 from geartrain.cost import own_collectives, placed
 from geartrain.cost.compute import ComputeModel, StepTimes, Work, step_times, update_work
 from geartrain.cost.memo import Memo, Same
+from geartrain.cost.memory import server_memory as server_memory
 from geartrain.cost.memory import worker_memory as worker_memory
 from geartrain.cost.placed import Flow as Flow
 from geartrain.cost.placed import travel as travel
@@ -188,7 +189,9 @@ def local_updates(
         exposed_communication=exposed / period,
         hidden_communication=(seconds - exposed) / period,
         sent=tuple(traffic.per(period) for traffic in sent),
-        memory=worker_memory(workload, compute.samples, averaging=merge.copies * workload.gradient_bytes),
+        memory=worker_memory(
+            workload, compute.samples, gradients="fresh", averaging=merge.copies * workload.gradient_bytes
+        ),
         notes=tuple(notes),
     )
 

@@ -139,7 +139,12 @@ class DPSGD(Strategy):
             exposed_communication=summing + mixed - hidden + handing + measuring / self.cycle,
             hidden_communication=hidden,
             sent=tuple(sent),
-            memory=closed_forms.worker_memory(workload, compute.samples, received=copies * workload.gradient_bytes),
+            memory=closed_forms.worker_memory(
+                workload,
+                compute.samples,
+                afterwards=workload.gradient_bytes if self.consensus_every else 0,
+                received=copies * workload.gradient_bytes,
+            ),
             notes=(mixing.told(self.graph, len(leaders)), *self._remarks()),
         )
 

@@ -114,9 +114,13 @@ class LocalSGD(Strategy):
             period=self.period,
             hidden_steps=0,
             # Copy into the flat tensor, weigh, copy back tensor by tensor.
-            merge=closed_forms.Merge(passes=6, kernels=2 + len(workload.parameters), copies=1),
+            merge=closed_forms.Merge(passes=6, kernels=2 + len(workload.parameters), copies=self._copies(place)),
             notes=(f"after step {self.switch}",) if self.switch else (),
         )
+
+    def _copies(self, place: Placement) -> int:
+        """Of the model's size: models on their way, and gradients as long as the workers step together."""
+        return 0 if place.num_workers == 1 else 1 + (self.switch > 0)
 
 
 class _LocalSGD(Attachment):

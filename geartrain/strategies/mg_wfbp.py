@@ -19,7 +19,7 @@ of taken from a table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -110,7 +110,9 @@ class MGWFBP(Strategy):
         least, most = (native_collective(place, "all_reduce", n, size)[0] for n in (size, sum(nbytes)))
         alpha, beta = _line(least, most, nbytes)
         groups = [[order[j] for j in group] for group in merged_groups(ready, nbytes, alpha, beta)]
-        return groups_cost(workload, place, compute, groups, True, one)
+        # Once, the cost of messages is measured with one as large as the model.
+        memory = closed_forms.worker_memory(workload, compute.samples, afterwards=workload.gradient_bytes)
+        return replace(groups_cost(workload, place, compute, groups, True, one), memory=memory)
 
 
 def _line(least: float, most: float, nbytes: Sequence[int]) -> tuple[float, float]:

@@ -136,6 +136,7 @@ class ParameterServer(Strategy):
             hidden_communication=max(0.0, closed_forms.travel(place, pushes) - exposed_push),
             sent=(*[per_worker] * workers, *per_server),
             memory=self._memory(workload, compute.samples, max(sizes) * element, workers),
+            services=tuple(_server_memory(workload, size * element, workers) for size in sizes),
             notes=tuple(notes),
         )
 
@@ -189,8 +190,13 @@ class ParameterServer(Strategy):
     def _memory(self, workload: Workload, samples: int, shard: int, workers: int) -> dict[str, int]:
         memory = closed_forms.worker_memory(workload, samples, optimizer=0.0)
         if self.placement == "colocated":
-            memory["server"] = round(shard * (1 + workers + workload.optimizer_state))
+            memory["server"] = sum(_server_memory(workload, shard, workers).values())
         return memory
+
+
+def _server_memory(workload: Workload, shard: int, workers: int) -> dict[str, int]:
+    state = round(shard * workload.optimizer_state)
+    return closed_forms.server_memory(workload, shard, gradients=workers * shard, state=state)
 
 
 class _PushingWorker(Worker):

@@ -202,4 +202,6 @@ def parts_cost(parts: Parts, workload: Workload, place: Placement, batch: int, m
         return known[flat]
 
     blocks = not parts.overlap and isinstance(parts.exchange, GTopKTree)
-    return buckets_cost(workload, place, batch, model, parts.bucket_size, parts.overlap, bucket, blocks=blocks)
+    left = 0.0 if parts.feedback == "momentum_correction" and place.num_workers > 1 else 1.0
+    size, overlap = parts.bucket_size, parts.overlap
+    return buckets_cost(workload, place, batch, model, size, overlap, bucket, blocks=blocks, optimizer=left)

@@ -94,7 +94,9 @@ class PipeSGD(Strategy):
             exposed_communication=exposed,
             hidden_communication=seconds - exposed,
             sent=sent,
-            memory=closed_forms.worker_memory(workload, compute.samples, travelling=2 * workload.gradient_bytes),
+            memory=closed_forms.worker_memory(
+                workload, compute.samples, gradients="fresh", travelling=2 * workload.gradient_bytes
+            ),
         )
 
 

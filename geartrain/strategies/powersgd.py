@@ -340,4 +340,6 @@ def _bucket_cost(bucket: LowRankBucket, place: Placement, price: Price) -> Bucke
         decode=price(works_of(lambda: bucket.reconstruct(flat, place.num_workers), "reconstruct", bucket)),
         sent=added([sent_first, sent_second]),
         residual=bucket.residual.nbytes,
+        held=bucket.first.nbytes + bucket.second.nbytes,
+        working=bucket.first.nbytes,
     )

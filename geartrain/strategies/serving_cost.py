@@ -34,11 +34,16 @@ def serving_cost(
     place: Placement,
     batch: int,
     model: ComputeModel,
+    *,
+    state: int,
+    past: int = 0,
 ) -> Cost:
     """See the module.
 
     Args:
         updating: seconds of the server's optimizer.
+        state: bytes of its state.
+        past: models that a worker keeps beside its own.
     """
     _check_services(place)
     compute = closed_forms.slowest(workload, place, batch, model)
@@ -56,14 +61,21 @@ def serving_cost(
         exposed_communication=push + pull + max(0.0, wire - alone),
         wait=apply + max(0.0, busy - max(alone, wire)),
         sent=(*[Traffic(nbytes=nbytes, messages=1)] * workers, Traffic(nbytes=workers * nbytes, messages=workers)),
-        memory=closed_forms.worker_memory(workload, compute.samples, optimizer=0.0),
-        notes=_notes(serving, nbytes, workers),
+        memory=closed_forms.worker_memory(workload, compute.samples, optimizer=0.0, past=past * nbytes),
+        services=(_server_memory(serving, workload, workers, state),),
+        notes=_notes(serving, workers),
     )
 
 
-def _notes(serving: Serving, nbytes: int, workers: int) -> tuple[str, ...]:
-    copies = 2 + workers * (1 if serving.blocking else 2)
-    notes = [f"the server holds {copies * nbytes} bytes of models and gradients, and its optimizer's state"]
+def _server_memory(serving: Serving, workload: Workload, workers: int, state: int) -> dict[str, int]:
+    """A gradient of each worker and one for the update; replies are copies, or the model itself."""
+    nbytes = workload.gradient_bytes
+    replies = 0 if serving.blocking else workers * nbytes
+    return closed_forms.server_memory(workload, nbytes, gradients=(1 + workers) * nbytes, state=state, replies=replies)
+
+
+def _notes(serving: Serving, workers: int) -> tuple[str, ...]:
+    notes = []
     if 1 < serving.gather < workers:
         notes.append("an estimate: who meets whom in an update depends on the workers' speeds")
     if serving.max_staleness is not None and serving.late == "block":

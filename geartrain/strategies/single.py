@@ -69,7 +69,7 @@ class Single(Strategy):
         return Cost(
             compute=compute.gradient + compute.update,
             sent=(Traffic(),) * place.num_ranks,
-            memory=closed_forms.worker_memory(workload, compute.samples),
+            memory=closed_forms.worker_memory(workload, compute.samples, gradients="fresh"),
         )
 
 
