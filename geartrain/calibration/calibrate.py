@@ -1,6 +1,7 @@
 """The whole of it: measure on all ranks, fit a cluster, and hold it against the collectives that were measured.
 
     devices -> pairs -> topology -> collectives -> cluster with origins -> the same collectives, simulated on it
+                                    (of one host: what its ranks take from each other, too)
 
 Source: the interconnect part of Ren, Yoo and Hoisie, "Performance Analysis of Deep Learning Workloads on Leading-edge
 Systems" (2019, arXiv 1905.08764): collectives by size, told as bus bandwidth. Differs from the paper: they measured
@@ -21,6 +22,7 @@ from geartrain.calibration.fit import ANY, fit_machines, fit_pairs, tolerance_fo
 from geartrain.calibration.pairs import Pair, PairTimes, TimePairs, TimeTogether, all_pairs, first_pairs, ways
 from geartrain.calibration.site import InOrder, Site
 from geartrain.calibration.surroundings import Surroundings, look_around
+from geartrain.calibration.together import TimeSharing, curve_asks, curves, joined_sharing
 from geartrain.cluster.fields import DataType
 from geartrain.cluster.measured import CollectiveTime
 from geartrain.cluster.spec import Cluster
@@ -86,6 +88,8 @@ def calibrate(
         with stage(f"collectives of {len(sizes)} size(s)"):
             asked = asks(sizes, site.num_ranks)
             found.collectives = joined(site.run(TimeCollectives(asked, effort)))
+            if found.loopback:
+                _measure_sharing(found, effort)
     cluster = describe(found, name)
     predictions: tuple[Prediction, ...] = ()
     if found.collectives:
@@ -103,6 +107,15 @@ def predict(cluster: Cluster) -> tuple[Prediction, ...]:
     record = SimulatedEngine().run(program, cluster, workers=measured.ranks, meta=True)
     simulated = joined(record.results)
     return tuple(Prediction(one, other.time) for one, other in zip(measured.collectives, simulated, strict=True))
+
+
+def _measure_sharing(found: Found, effort: Effort) -> None:
+    """What ranks of one host take from each other, and the curve of their all-reduces."""
+    site = found.site
+    asked = curve_asks(effort, site.num_ranks)
+    results = site.run(InOrder((TimeCollectives(asked, effort), TimeSharing(effort))))
+    found.curves = curves(joined([times for times, _ in results]), site.num_ranks)
+    found.sharing = (joined_sharing([shared for _, shared in results]),)
 
 
 def _types(site: Site, given: Cluster | None) -> tuple[DataType, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from geartrain.calibration.collectives import TINY
@@ -13,7 +13,7 @@ from geartrain.calibration.pairs import Pair, Way
 from geartrain.calibration.site import Site
 from geartrain.calibration.surroundings import Surroundings
 from geartrain.cluster.load import local_cluster
-from geartrain.cluster.measured import CollectiveTime, Measurements, PairTime
+from geartrain.cluster.measured import CollectiveCurve, CollectiveTime, Measurements, PairTime, Sharing
 from geartrain.cluster.overrides import Overrides
 from geartrain.cluster.placement import Placement
 from geartrain.cluster.spec import Cluster, Collectives, Device, Matrix, NodeGroup, Star
@@ -39,6 +39,7 @@ class Found:
         site, around, devices: where, and each rank's surroundings and device.
         given: the cluster that an engine emulates or simulates, if any.
         ways, fit, tolerance, collectives: of more than one rank.
+        curves, sharing: of ranks that share one host.
     """
 
     site: Site
@@ -49,6 +50,8 @@ class Found:
     fit: Fit | None = None
     tolerance: Tolerance | None = None
     collectives: tuple[CollectiveTime, ...] = ()
+    curves: tuple[CollectiveCurve, ...] = ()
+    sharing: tuple[Sharing, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -104,6 +107,9 @@ def describe(found: Found, name: str) -> Cluster:
         "reduction_rate": f"measured: {found.how()}; the slowest rank's; one fp32 tensor added to another",
         "pairs": f"measured: {_pairs_text(found)}",
         "collectives": f"{usual}; `least` is the least",
+        "curves": f"{usual}; all-reduces of sizes that double, three pieces fitted to them",
+        "sharing": f"measured: {found.how()}; products and copies of all ranks at once, against one alone; all-reduces "
+        "beside products",
     }
     origins.update({f"measured.{key}": text for key, text in texts.items() if kept.get(key)})
     return Cluster(
@@ -288,7 +294,18 @@ def _measurements(found: Found) -> Measurements:
             for (a, b), way in found.ways.items()
         ),
         collectives=collectives,
+        curves=tuple(_written_curve(one, rounded) for one in found.curves),
+        sharing=tuple(
+            Sharing(ranks=one.ranks, slowdown=rounded(one.slowdown), steals=rounded(one.steals))
+            for one in found.sharing
+        ),
     )
+
+
+def _written_curve(curve: CollectiveCurve, rounded: Callable[[float], float]) -> CollectiveCurve:
+    height, middle, steepness, low = (rounded(value) for value in curve.sigmoid)
+    update = {"overhead": rounded(curve.overhead), "rate": rounded(curve.rate)}
+    return curve.model_copy(update={**update, "sigmoid": (height, middle, steepness, low)})
 
 
 def _notes(found: Found) -> Iterator[str]:

@@ -6,6 +6,7 @@
 `geartrain calibrate` writes both; a file written by hand may have them too.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -82,15 +83,23 @@ class PairTime(Spec):
 
 
 class CollectiveCurve(Spec):
-    """The time of one kind of collective among so many ranks, in three pieces over its size.
+    """The time of one kind of collective among so many ranks, in three pieces over its size s.
+
+        s <= size_flat    overhead
+        between           f s / 10^(a / (1 + exp(-k (x - x0))) + b)      x = log2 s
+        size_full <= s    f s / rate + overhead
+
+    with f of `bus_factor`. The piece between is kept between the others, so that more bytes never take less time.
 
     Args:
         kind, ranks: of the collective.
-        overhead: of a size below `size_flat`.
+        overhead: of a size up to `size_flat`.
         size_flat: up to here the time is the overhead.
         size_full: from here on the rate is full.
-        rate: bytes per second of large sizes.
-        sigmoid: of the piece between.
+        rate: bytes per second of large sizes, through the busiest rank's link.
+        sigmoid: (a, x0, k, b), of the logarithm of the rate in bytes per second.
+
+    Source: Lin et al. (2024, arXiv 2404.12674), the collectives of the authors' code.
     """
 
     kind: CollectiveKind
@@ -103,7 +112,17 @@ class CollectiveCurve(Spec):
 
     def seconds(self, nbytes: int) -> float:
         """What a collective of this size takes."""
-        raise NotImplementedError("curves of collectives are not priced yet")
+        if nbytes <= self.size_flat:
+            return self.overhead
+        if nbytes >= self.size_full:
+            return self._full(nbytes)
+        height, middle, steepness, low = self.sigmoid
+        grown = height / (1 + math.exp(-steepness * (math.log2(nbytes) - middle))) + low
+        between: float = bus_factor(self.kind, self.ranks) * nbytes / 10**grown
+        return min(max(between, self.overhead), self._full(self.size_full))
+
+    def _full(self, nbytes: int) -> float:
+        return bus_factor(self.kind, self.ranks) * nbytes / self.rate + self.overhead
 
 
 class Sharing(Spec):
@@ -142,6 +161,14 @@ class Measurements(Spec):
     collectives: tuple[CollectiveTime, ...] = ()
     curves: tuple[CollectiveCurve, ...] = ()
     sharing: tuple[Sharing, ...] = ()
+
+    def curve_of(self, kind: str, ranks: int) -> CollectiveCurve | None:
+        """The curve of this kind of collective among so many ranks; None if there is none."""
+        return next((one for one in self.curves if (one.kind, one.ranks) == (kind, ranks)), None)
+
+    def sharing_of(self, ranks: int) -> Sharing | None:
+        """What so many ranks take from each other; None if it was not measured."""
+        return next((one for one in self.sharing if one.ranks == ranks), None)
 
     def time_of(self, kind: str, size: int) -> float | None:
         """What a collective of this kind and size took; None if it was not measured."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from geartrain.cluster.measured import CollectiveCurve
 from geartrain.cluster.overrides import Straggler
 from geartrain.cluster.spec import Cluster, Device, Matrix, NodeGroup
 from geartrain.cluster.topology import SWITCH, Link, Route, build
@@ -76,7 +77,9 @@ class Placement:
         self._places = tuple(places)
         self.nodes = tuple(node for node, _ in places)
         self._groups = tuple(cluster.node(node)[0] for node in range(self.num_nodes))
-        self._paces = _paces(cluster, self._groups)
+        self._sharing = cluster.measured.sharing_of(num_workers) if cluster.measured else None
+        self._usual_pace = Pace(1 / self._sharing.slowdown if self._sharing else 1.0)
+        self._paces = _paces(cluster, self._groups, self._usual_pace.speed)
         self._topology = build(cluster, self.num_nodes)
         self.links: tuple[Link, ...] = self._topology.links
         self.known: dict[Hashable, Any] = {}
@@ -107,8 +110,8 @@ class Placement:
         return "worker" if rank < self.num_workers else self.services[rank - self.num_workers].name
 
     def pace(self, rank: int) -> Pace:
-        """Speed, jitter and straggling of the rank's device, as the cluster's overrides say."""
-        return self._paces.get(self._places[rank], Pace())
+        """Speed, jitter and straggling of the rank's device: what the cluster's overrides say, and what ranks share."""
+        return self._paces.get(self._places[rank], self._usual_pace)
 
     def speed(self, rank: int) -> float:
         """Factor on the compute rate of the rank's device; 1 unless the cluster says otherwise."""
@@ -117,8 +120,11 @@ class Placement:
     @property
     def steals(self) -> float:
         """The share of hidden communication that computing loses to it, where the cluster has it measured; else 0."""
-        sharing = self.cluster.measured.sharing if self.cluster.measured else ()
-        return next((one.steals for one in sharing if one.ranks == self.num_workers), 0.0)
+        return self._sharing.steals if self._sharing else 0.0
+
+    def curve(self, kind: str, num_ranks: int) -> CollectiveCurve | None:
+        """The measured curve of a kind of collective among so many ranks, if the cluster has one."""
+        return self.cluster.measured.curve_of(kind, num_ranks) if self.cluster.measured else None
 
     @cached_property
     def unlike(self) -> tuple[int, ...]:
@@ -177,17 +183,21 @@ def _place_workers(cluster: Cluster, num_workers: int) -> list[tuple[int, int]]:
     )
 
 
-def _paces(cluster: Cluster, groups: Sequence[NodeGroup]) -> dict[tuple[int, int], Pace]:
-    """The pace of every (node, device) that an override speaks of; a later override decides the keys that it gives."""
+def _paces(cluster: Cluster, groups: Sequence[NodeGroup], usual: float) -> dict[tuple[int, int], Pace]:
+    """The pace of every (node, device) that an override speaks of; a later override decides the keys that it gives.
+
+    Args:
+        usual: the speed that an override's is a factor on.
+    """
     paces: dict[tuple[int, int], Pace] = {}
     for override in cluster.overrides.nodes:
         found = cluster.find(override.node)
         for node in range(found.start, min(found.stop, len(groups))):
             devices: Iterable[int] = range(groups[node].devices_per_node)
             for device in devices if override.device is None else (override.device,):
-                old = paces.get((node, device), Pace())
+                old = paces.get((node, device), Pace(usual))
                 paces[node, device] = Pace(
-                    old.speed if override.speed is None else override.speed,
+                    old.speed if override.speed is None else override.speed * usual,
                     old.jitter if override.jitter is None else override.jitter,
                     old.straggler if override.straggler is None else override.straggler,
                 )

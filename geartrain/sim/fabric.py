@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geartrain.cluster.placement import Placement
 from geartrain.cost.collectives import plan_collective
+from geartrain.cost.placed import fixed_seconds
 from geartrain.record.log import Blocked, OpKey, RankLog
 from geartrain.sim.kernel import Activity, Event, Explain, Kernel
 from geartrain.sim.network import Network
@@ -94,15 +95,20 @@ class Fabric:
         return plan
 
     def _make_plan(self, kind: str, ranks: tuple[int, ...], nbytes: int, element_size: int, root: int) -> Plan:
-        algorithm = self.algorithms.get(kind) or self.placement.cluster.collectives.algorithm(kind)
+        forced = self.algorithms.get(kind)
+        algorithm = forced or self.placement.cluster.collectives.algorithm(kind)
         plan = plan_collective(kind, len(ranks), nbytes, element=element_size, root=root, algorithm=algorithm)
         pairs = [(ranks[source], ranks[target]) for source, target, _ in plan.traffic()]
         alpha = max((self.placement.route(*pair).latency for pair in pairs), default=0.0)
         rate = min((self.placement.rate(*pair) for pair in pairs), default=inf)
         loads = plan.link_bytes(lambda source, target: self.placement.route(ranks[source], ranks[target]).links)
+        fixed = max(0.0, plan.fixed_time(alpha, rate))
+        if not forced:  # a curve was measured with the algorithm of the cluster's backend
+            busy = max((load / self.placement.links[link].capacity for link, load in loads.items()), default=0.0)
+            fixed = fixed_seconds(self.placement, kind, len(ranks), nbytes, fixed, busy)
         return Plan(
             plan.algorithm,
-            max(0.0, plan.fixed_time(alpha, rate)),
+            fixed,
             float(max(loads.values(), default=0)),
             {link: float(load) for link, load in loads.items()},
             tuple(zip(plan.sent, plan.messages, strict=True)),
