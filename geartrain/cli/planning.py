@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +13,15 @@ from geartrain.cli import questions
 from geartrain.cli.output import notices, print_json, results, tell
 from geartrain.cluster import load_cluster
 from geartrain.errors import ConfigurationError
-from geartrain.models import get_workload
 from geartrain.planner.ask import Ask, Candidate, Plan
 from geartrain.planner.predictor import Told
 from geartrain.planner.search import plan as find_plan
 from geartrain.planner.statistics import Statistics
-from geartrain.planner.written import Names, as_command, as_json, as_python, as_toml, with_setting
+from geartrain.planner.written import Names, as_command, as_json, as_python, as_toml
 from geartrain.predict.table import NOTE, predictions_table
 from geartrain.record.files import RunFolder, readable, write_together
 from geartrain.record.text import print_whole
 from geartrain.units import format_time
-from geartrain.workload.spec import Workload
-
-CHECKPOINTING = ("blocks",)
-"""Choices of what is kept for backward that are tried beside the workload as it was given."""
 
 _MOST_REJECTED = 12
 """Reasons that are printed; all of them stand in plan.json."""
@@ -97,19 +92,8 @@ def build(asked: Asked) -> Ask:
         model=question.model,
         efficiency=asked.efficiency,
         statistics=statistics,
-        checkpointing=_checkpointing(asked.workload) if asked.workload else {},
+        recompute=asked.workload is not None and "checkpointing=" not in asked.workload,
     )
-
-
-def _checkpointing(text: str) -> Mapping[str, Workload]:
-    """The workload with each other choice of what is kept for backward; none where the user has chosen."""
-    found = {}
-    for choice in () if "checkpointing=" in text else CHECKPOINTING:
-        try:
-            found[choice] = get_workload(with_setting(text, f"checkpointing={choice}"))
-        except ConfigurationError:  # this model has no such choice
-            continue
-    return found
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from geartrain.cluster.spec import Cluster
 from geartrain.cost.compute import ROOFLINE, ComputeModel
@@ -11,10 +11,11 @@ from geartrain.planner.statistics import Statistics
 from geartrain.predict.prediction import Prediction
 from geartrain.predict.question import Question
 from geartrain.runtime.strategy import Strategy
+from geartrain.workload.choices import checkpointed
 from geartrain.workload.spec import Workload
 
 AS_GIVEN = ""
-"""Stands for the workload as it was given, where other choices of checkpointing are to be had beside it."""
+"""The choice of checkpointing that leaves the workload as it was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Ask:
         efficiency: of a worker over one alone, at least; fewer workers are taken where that is needed.
         confirm: how many of the best are simulated.
         statistics: steps to a target of methods that change what is learned; without, they do not compete.
-        checkpointing: other choices of what is kept for backward -> the workload with that choice.
+        recompute: what is kept for backward may be chosen.
     """
 
     workload: Workload
@@ -41,17 +42,16 @@ class Ask:
     efficiency: float = 0.0
     confirm: int = 3
     statistics: Statistics | None = None
-    checkpointing: Mapping[str, Workload] = field(default_factory=dict)
+    recompute: bool = False
 
-    @property
-    def workloads(self) -> Mapping[str, Workload]:
-        """All choices of checkpointing, the workload as it was given first."""
-        return {AS_GIVEN: self.workload, **self.checkpointing}
+    def workload_with(self, checkpointing: str) -> Workload:
+        """The workload with a choice of checkpointing, as in its text; ConfigurationError where it has no blocks."""
+        return _with(self.workload, checkpointing) if checkpointing else self.workload
 
     def question(self, strategy: Strategy, ranks: int, batch: int, checkpointing: str = AS_GIVEN) -> Question:
         """One candidate as a question."""
         return Question(
-            workload=self.workloads[checkpointing],
+            workload=self.workload_with(checkpointing),
             cluster=self.cluster,
             strategy=strategy,
             ranks=ranks,
@@ -60,13 +60,26 @@ class Ask:
         )
 
 
+@lru_cache(maxsize=64)
+def _with(workload: Workload, checkpointing: str) -> Workload:
+    """Made once, so that what is known of it is found again."""
+    name = with_setting(workload.name, f"checkpointing={checkpointing}")
+    return replace(checkpointed(workload, checkpointing), name=name)
+
+
+def with_setting(workload: str, setting: str) -> str:
+    """A workload's text with one more setting."""
+    settled = "=" in workload.rpartition(":")[2]
+    return f"{workload}{',' if settled else ':'}{setting}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A complete way to train, and what it takes.
 
     Attributes:
         closed: by closed form.
-        checkpointing: which of `Ask.workloads`.
+        checkpointing: as `Ask.workload_with` takes it.
         confirmed: the same simulated, perhaps with fewer ranks; None where it was not.
         correction: simulated step time over that of the closed form, with equally many ranks.
         steps_factor: steps that it needs to a target, over those of synchronous training.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from geartrain.errors import CannotFit, ConfigurationError
+from geartrain.planner.ask import AS_GIVEN
 from geartrain.planner.batch import reference, tightest
 from geartrain.planner.predictor import Predictor
 from geartrain.predict.memory import RankMemory
@@ -49,15 +50,15 @@ def cannot_fit(predict: Predictor) -> ConfigurationError:
 
 def _ways_out(predict: Predictor, batch: int) -> Iterator[tuple[int, str]]:
     """(bytes, what they would be needed with) of what needs less, what changes least first."""
-    ask = predict.ask
-    plain = reference(ask.ranks)
-    for checkpointing in ask.checkpointing:
-        yield from _way(predict(plain, ask.ranks, batch, checkpointing), f"checkpointing={checkpointing}")
+    ask, plain, least = predict.ask, reference(predict.ask.ranks), AS_GIVEN
+    if ask.recompute and predict(plain, ask.ranks, batch, "blocks"):
+        least = "blocks"
+        yield from _way(predict(plain, ask.ranks, batch, least), "checkpointing=blocks")
     if batch > ask.ranks:
-        yield from _way(predict(plain, ask.ranks, ask.ranks), f"a batch of {ask.ranks}")
-    smallest = min(predict.ask.workloads.values(), key=lambda one: sum(layer.activation for layer in one.layers))
-    bare = replace(ask, workload=replace(smallest, optimizer_state=0.0), checkpointing={})
-    yield from _way(Predictor(bare)(plain, ask.ranks, ask.ranks), "with that and an optimizer that keeps nothing (sgd)")
+        yield from _way(predict(plain, ask.ranks, ask.ranks, least), f"{least and 'that and '}a batch of {ask.ranks}")
+    bare = replace(ask.workload_with(least), optimizer_state=0.0)
+    words = f"{least and 'that, '}one sample for each and an optimizer that keeps nothing (optimizer=sgd)"
+    yield from _way(Predictor(replace(ask, workload=bare))(plain, ask.ranks, ask.ranks), words)
 
 
 def _way(prediction: Prediction | None, words: str) -> Iterator[tuple[int, str]]:

@@ -33,7 +33,7 @@ def servers(predict: Predictor, ranks: int, batch: int, checkpointing: str = AS_
     alone = predict(reference(ranks), ranks, batch, checkpointing)
     if alone is None:
         return None
-    size = predict.ask.workloads[checkpointing].gradient_bytes
+    size = predict.ask.workload.gradient_bytes
     return lemmas.servers_for(size, ranks, _server_rate(predict, ranks), alone.compute)
 
 

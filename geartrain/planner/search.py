@@ -1,7 +1,7 @@
 """The search for a plan: batch, then workers, then methods and their settings; the best few are simulated.
 
-    batch     of synchronous training, for each choice of checkpointing: what fits and is close to the best throughput;
-              then the smallest that is close for the best method
+    batch     of synchronous training: the smallest that fits and is close to the best throughput, with and without
+              blocks that are computed again; then the smallest that is close for the best method
     workers   all of them, or as many as have the wanted efficiency, where lemma 1 says to begin; or fewer, if that is
               faster
     methods   each that trains as synchronous does, from its defaults, one setting after another at its best value;
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from geartrain.errors import ConfigurationError
 from geartrain.planner import confirm, fit, lemmas, notes, space, why
-from geartrain.planner.ask import Ask, Candidate, Plan
-from geartrain.planner.batch import CLOSE, BatchPlan, batch_plans, reference, sizes, tightest, worth_trying
+from geartrain.planner.ask import AS_GIVEN, Ask, Candidate, Plan
+from geartrain.planner.batch import CLOSE, BatchPlan, batch_plans, reference, tightest, worth_trying
 from geartrain.planner.predictor import Predictor, Told
 from geartrain.runtime.strategy import Strategy
 from geartrain.strategies import parse
@@ -42,7 +42,7 @@ def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
     if ranks != ask.ranks:
         tried = batch_plans(predict, ranks)
         found = search(predict, ranks, worth_trying(tried))
-    found = _with_smaller_batch(predict, found)
+    found = _with_smaller_batch(predict, found, tried)
     changed = _changed(predict, found[0])
     measured = [one for one in changed if str(one.strategy) in _factors(ask)]
     ranked = sorted([*found, *measured], key=lambda one: one.score)
@@ -78,22 +78,21 @@ def _search_at(predict: Predictor, ranks: int, places: Sequence[tuple[int, str]]
     return sorted(found, key=lambda one: one.score)
 
 
-def _with_smaller_batch(predict: Predictor, found: list[Candidate]) -> list[Candidate]:
+def _with_smaller_batch(predict: Predictor, found: list[Candidate], tried: Sequence[BatchPlan]) -> list[Candidate]:
     """All again with the smallest batch at which the best method comes close to what it reaches, if that is smaller."""
     best = found[0]
-    for size in sizes() if predict.ask.batch is None else ():
-        batch = size * best.ranks
-        if batch >= best.batch:
+    for one in tried:
+        if one.batch >= best.batch:
             break
-        smaller = _refined(predict, best.strategy, best.ranks, batch, best.checkpointing)
+        smaller = _refined(predict, best.strategy, best.ranks, one.batch, one.checkpointing)
         if smaller is not None and smaller.closed.throughput >= CLOSE * best.closed.throughput:
-            return _search_at(predict, best.ranks, [(batch, best.checkpointing)])
+            return _search_at(predict, best.ranks, [(one.batch, one.checkpointing)])
     return found
 
 
 def _smallest(ask: Ask, ranks: int) -> list[tuple[int, str]]:
     """Where synchronous training does not fit: one sample for each worker, or the batch that was given."""
-    return [(ask.batch or ranks, checkpointing) for checkpointing in ask.workloads]
+    return [(ask.batch or ranks, checkpointing) for checkpointing in (AS_GIVEN, *(["blocks"] if ask.recompute else []))]
 
 
 def _refined(predict: Predictor, start: Strategy, ranks: int, batch: int, checkpointing: str) -> Candidate | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomlkit
 
-from geartrain.planner.ask import Plan
+from geartrain.planner.ask import Plan, with_setting
 from geartrain.runtime.strategy import Strategy
 from geartrain.strategies.text import written
 
@@ -30,12 +30,6 @@ class Names:
     def chosen(self, checkpointing: str) -> str:
         """The subject with a choice of checkpointing."""
         return with_setting(self.subject, f"checkpointing={checkpointing}") if checkpointing else self.subject
-
-
-def with_setting(workload: str, setting: str) -> str:
-    """A workload's text with one more setting."""
-    settled = "=" in workload.rpartition(":")[2]
-    return f"{workload}{',' if settled else ':'}{setting}"
 
 
 def as_command(plan: Plan, names: Names) -> str:
