@@ -62,9 +62,10 @@ def _fill(table: Table, predictions: Sequence[Prediction], columns: dict[str, li
     for header in columns:
         table.add_column(header, justify="right", no_wrap=True)
     rows = zip(predictions, zip(*columns.values(), strict=True), strict=True)
+    grouped = len(set(map(_block, predictions))) < len(predictions)
     for index, (one, row) in enumerate(rows):
         where = [one.question.cluster.name] if several else []
-        ends = index + 1 < len(predictions) and _block(predictions[index + 1]) != _block(one)
+        ends = grouped and index + 1 < len(predictions) and _block(predictions[index + 1]) != _block(one)
         table.add_row(str(one.question.strategy), *where, *row, end_section=ends)
 
 
