@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from geartrain.cluster.spec import Device
@@ -20,7 +20,7 @@ from geartrain.cost.memo import Memo, Same
 from geartrain.cost.table import Table
 from geartrain.errors import ConfigurationError, UnknownName
 from geartrain.units import format_exact, parse_time
-from geartrain.workload.spec import Kernel, Layer, Workload
+from geartrain.workload.spec import Kernel, Layer, Lookup, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Work:
         num_kernels: launches.
         key: what a measured table knows it by (operation, shapes, types), or None.
         parts: the kernels of a run of kernels, where they are known; models that know no kinds of kernels ignore them.
+        lookup: the table that a kernel looks up rows of, with their number in `per_sample`.
     """
 
     name: str
@@ -44,18 +45,33 @@ class Work:
     num_kernels: int = 1
     key: Any = None
     parts: tuple[Work, ...] = field(default=(), hash=False)
+    lookup: Lookup | None = None
 
 
 def kernel_work(kernel: Kernel, samples: float) -> Work:
     """The work of a kernel on so many samples, known by the key that the same operation has when it is run."""
     shapes = tuple(tuple(round(fixed + samples * each) for fixed, each in shape) for shape in kernel.shapes)
+    lookup = kernel.lookup
     return Work(
         name=kernel.op,
         flop=kernel.flop[0] + samples * kernel.flop[1],
         nbytes=kernel.nbytes[0] + samples * kernel.nbytes[1],
         dtype=kernel.dtype,
         key=(kernel.op, shapes, kernel.dtypes),
+        lookup=None if lookup is None else replace(lookup, per_sample=samples * lookup.per_sample),
     )
+
+
+_parts: Memo[tuple[Work, ...]] = Memo(4096)
+
+
+def _kernel_works(kernels: tuple[Kernel, ...], samples: float) -> tuple[Work, ...]:
+    """The kernels of a layer one by one; worked out once, since the blocks of a model share them."""
+
+    def make() -> tuple[Work, ...]:
+        return tuple(work for kernel in kernels for work in [kernel_work(kernel, samples)] * kernel.count)
+
+    return _parts.get((Same(kernels), samples), make) if kernels else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +200,8 @@ class Measured(ComputeModel):
     def seconds(self, work: Work, device: Device) -> float:
         if not work.num_kernels:
             return 0.0
+        if work.parts:
+            return sum(self.seconds(part, device) for part in work.parts)
         entry = self.table.entries.get(work.key)
         if entry is not None:
             return entry.seconds
@@ -247,6 +265,7 @@ def forward_work(workload: Workload, layer: Layer, samples: float) -> Work:
         nbytes=layer.forward_fixed_bytes + samples * layer.forward_bytes,
         dtype=workload.dtype,
         num_kernels=layer.num_kernels,
+        parts=_kernel_works(layer.forward_kernels, samples),
     )
 
 
@@ -258,6 +277,7 @@ def backward_work(workload: Workload, layer: Layer, samples: float) -> Work:
         nbytes=layer.backward_fixed_bytes + samples * layer.backward_bytes,
         dtype=workload.dtype,
         num_kernels=layer.num_backward_kernels,
+        parts=_kernel_works(layer.backward_kernels, samples),
     )
 
 

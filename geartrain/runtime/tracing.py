@@ -26,6 +26,7 @@ from geartrain.runtime.meta import OptimizerFactory as OptimizerFactory
 from geartrain.runtime.meta import Step as Step
 from geartrain.runtime.meta import on_meta as on_meta
 from geartrain.runtime.opcost import FREE, OpCosts, dtype_key
+from geartrain.runtime.traced_kernels import Kernels
 from geartrain.runtime.untraceable import explained
 from geartrain.runtime.worker import Batch, Task
 from geartrain.torch_private import DispatchMode
@@ -39,11 +40,13 @@ class _Sum:
     flop: float = 0.0
     nbytes: float = 0.0
     kernels: int = 0
+    works: list[Work] = field(default_factory=list)
 
     def add(self, work: Work) -> None:
         self.flop += work.flop
         self.nbytes += work.nbytes
         self.kernels += work.num_kernels
+        self.works.append(work)
 
 
 @dataclass(eq=False)
@@ -225,8 +228,8 @@ def trace_step(
     small, large = traces
     if [record.name for record in small] != [record.name for record in large]:
         raise TaskError(f"{name}: the model runs other layers on {_BATCHES[0]} samples than on {_BATCHES[1]}")
-    parameters = _parameters(module)
-    layers = [_layer(*pair, parameters) for pair in zip(_unique(small), large, strict=True)]
+    parameters, kernels = _parameters(module), Kernels(_BATCHES)
+    layers = [_layer(*pair, parameters, kernels) for pair in zip(_unique(small), large, strict=True)]
     used = {p.index for layer in layers for p in layer.parameters}
     if unused := tuple(p for p in parameters if p.index not in used):
         layers.append(Layer(name=UNUSED, parameters=unused, num_kernels=0, num_backward_kernels=0))
@@ -257,17 +260,11 @@ def _unique(records: Iterable[_Record]) -> Iterator[_Record]:
         yield record
 
 
-def _line(small: float, large: float) -> tuple[float, float]:
-    """(fixed, per sample); what shrinks with the batch is taken as fixed."""
-    slope = max((large - small) / (_BATCHES[1] - _BATCHES[0]), 0.0)
-    return max(small - _BATCHES[0] * slope, 0.0), slope
-
-
-def _layer(small: _Record, large: _Record, parameters: Sequence[Parameter]) -> Layer:
-    forward_fixed_flop, forward_flop = _line(small.forward.flop, large.forward.flop)
-    forward_fixed_bytes, forward_bytes = _line(small.forward.nbytes, large.forward.nbytes)
-    backward_fixed_flop, backward_flop = _line(small.backward.flop, large.backward.flop)
-    backward_fixed_bytes, backward_bytes = _line(small.backward.nbytes, large.backward.nbytes)
+def _layer(small: _Record, large: _Record, parameters: Sequence[Parameter], kernels: Kernels) -> Layer:
+    forward_fixed_flop, forward_flop = kernels.line(small.forward.flop, large.forward.flop)
+    forward_fixed_bytes, forward_bytes = kernels.line(small.forward.nbytes, large.forward.nbytes)
+    backward_fixed_flop, backward_flop = kernels.line(small.backward.flop, large.backward.flop)
+    backward_fixed_bytes, backward_bytes = kernels.line(small.backward.nbytes, large.backward.nbytes)
     return Layer(
         name=small.name,
         parameters=tuple(parameters[index] for index in sorted(small.parameters)),
@@ -279,9 +276,11 @@ def _layer(small: _Record, large: _Record, parameters: Sequence[Parameter]) -> L
         backward_fixed_flop=backward_fixed_flop,
         forward_fixed_bytes=forward_fixed_bytes,
         backward_fixed_bytes=backward_fixed_bytes,
-        activation=_line(small.activation, large.activation)[1],
+        activation=kernels.line(small.activation, large.activation)[1],
         num_kernels=small.forward.kernels,
         num_backward_kernels=small.backward.kernels,
+        forward_kernels=kernels.of(small.forward.works, large.forward.works),
+        backward_kernels=kernels.of(small.backward.works, large.backward.works),
     )
 
 
