@@ -2,7 +2,7 @@
 
     always      parameters + buffers of the modules + optimizer's state + what the strategy keeps
     forward     activations, up to the fullest moment               gradients as a whole, where they are kept
-    backward    what is left of them, what is being made            likewise; made anew, those made so far
+    backward    what is left of them, what is being made            likewise; and those made so far, unless they move
     afterwards  gradients + temporaries of the exchange or the update
 
 The peak is the fullest of the last three.
@@ -15,8 +15,12 @@ from typing import Literal
 
 from geartrain.workload.spec import MemoryShape, Peak, Workload
 
-Gradients = Literal["fresh", "kept"]
-"""Made anew in every step and given back before the next; or kept in tensors of their own, into which they move."""
+Gradients = Literal["fresh", "kept", "moved"]
+"""How gradients are held.
+
+"fresh": made anew in every step and given back before the next; "kept": in tensors of their own, into which each moves
+as soon as it is made; "moved": in tensors of their own, into which all move when backward has ended.
+"""
 
 
 def worker_memory(
@@ -42,8 +46,8 @@ def worker_memory(
         more: what the strategy keeps beside, by kind; what is zero is left out.
 
     Kinds: "activations" is all that forward and backward hold at that moment, with the batch, with what operations
-    work on, and, where gradients are made anew, with those made so far; "temporaries" are those of the update or of
-    the exchange. A workload that was not watched has the sum of its saved activations instead, an estimate.
+    work on, and with the gradients made so far where they are "fresh" or "moved"; "temporaries" are those of the update
+    or of the exchange. A workload that was not watched has the sum of its saved activations instead, an estimate.
     """
     size, state = workload.gradient_bytes, workload.gradient_bytes * workload.optimizer_state * optimizer
     kept = {"parameters": size, "gradients": size, "optimizer": round(state)}
@@ -77,7 +81,7 @@ def _moments(
     shape: MemoryShape, samples: float, size: int, gradients: Gradients, beside: int, end: int
 ) -> list[dict[str, int]]:
     """Forward, backward and the end of a step."""
-    whole = size if gradients == "kept" else 0
+    whole = 0 if gradients == "fresh" else size
     backward = shape.backward_kept if gradients == "kept" else shape.backward_fresh
     return [
         {"gradients": whole, "activations": round(highest(shape.forward, samples))},

@@ -140,7 +140,11 @@ class AdaScale(Strategy):
         size = workload.gradient_bytes
         squares = min(size, self.bucket_size or size)
         return closed_forms.worker_memory(
-            workload, samples, afterwards=squares, added=size if self.accumulate > 1 else 0
+            workload,
+            samples,
+            gradients="kept" if self.overlap or self.accumulate > 1 else "moved",
+            afterwards=squares,
+            added=size if self.accumulate > 1 else 0,
         )
 
     def _squares_time(self, workload: Workload, place: Placement, model: ComputeModel) -> float:

@@ -135,7 +135,9 @@ class ADPSGD(Strategy):
             wait=max(0.0, least - step),
             hidden_communication=seconds,
             sent=tuple(sent),
-            memory=closed_forms.worker_memory(workload, compute.samples, averaging=3 * workload.gradient_bytes),
+            memory=closed_forms.worker_memory(
+                workload, compute.samples, gradients="moved", averaging=3 * workload.gradient_bytes
+            ),
             notes=(
                 f"an exchange sends {workload.gradient_bytes} bytes each way, exactly; how many there are in a step, "
                 "and how long a learner waits for one, are estimates in which nobody else asks the same learner",

@@ -110,7 +110,7 @@ def buckets_cost(
     """
     compute = closed_forms.slowest(workload, place, batch, model)
     if place.num_workers == 1:
-        memory = closed_forms.worker_memory(workload, compute.samples)
+        memory = closed_forms.worker_memory(workload, compute.samples, gradients="kept" if overlap else "moved")
         step = compute.gradient + compute.update
         return Cost(compute=step, sent=(Traffic(),) * place.num_ranks, memory=memory)
     parameters, size = workload.parameters, workload.element_size
@@ -158,6 +158,7 @@ def _memory(
         workload,
         samples,
         optimizer=optimizer,
+        gradients="kept" if overlap else "moved",
         beside=working if overlap and len(buckets) > 1 else 0,
         afterwards=working + sum(bucket.held for bucket in buckets),
         residual=sum(bucket.residual for bucket in buckets),

@@ -142,6 +142,7 @@ class DPSGD(Strategy):
             memory=closed_forms.worker_memory(
                 workload,
                 compute.samples,
+                gradients="moved",
                 afterwards=workload.gradient_bytes if self.consensus_every else 0,
                 received=copies * workload.gradient_bytes,
             ),

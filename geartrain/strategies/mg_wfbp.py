@@ -95,7 +95,7 @@ class MGWFBP(Strategy):
     def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
         compute = closed_forms.slowest(workload, place, batch, model)
         if place.num_workers == 1:
-            memory = closed_forms.worker_memory(workload, compute.samples)
+            memory = closed_forms.worker_memory(workload, compute.samples, gradients="moved")
             return Cost(compute=compute.gradient + compute.update, sent=(Traffic(),), memory=memory)
         size = workload.element_size
 
@@ -110,9 +110,19 @@ class MGWFBP(Strategy):
         least, most = (native_collective(place, "all_reduce", n, size)[0] for n in (size, sum(nbytes)))
         alpha, beta = _line(least, most, nbytes)
         groups = [[order[j] for j in group] for group in merged_groups(ready, nbytes, alpha, beta)]
-        # Once, the cost of messages is measured with one as large as the model.
-        memory = closed_forms.worker_memory(workload, compute.samples, afterwards=workload.gradient_bytes)
-        return replace(groups_cost(workload, place, compute, groups, True, one), memory=memory)
+        return replace(
+            groups_cost(workload, place, compute, groups, True, one), memory=_memory(workload, compute.samples)
+        )
+
+
+def _memory(workload: Workload, samples: int) -> dict[str, int]:
+    """Of the first step, which has no optimizer's state yet and no groups, or of a later one.
+
+    After the first one the cost of messages is measured, with one as large as the model.
+    """
+    first = closed_forms.worker_memory(workload, samples, optimizer=0.0, gradients="moved")
+    later = closed_forms.worker_memory(workload, samples, afterwards=workload.gradient_bytes)
+    return max(first, later, key=lambda kinds: sum(kinds.values()))
 
 
 def _line(least: float, most: float, nbytes: Sequence[int]) -> tuple[float, float]:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from geartrain.cluster.placement import Placement, ServicePlace
 from geartrain.collectives.messages import post_recv, post_send, wait_all
 from geartrain.cost.compute import ROOFLINE, ComputeModel
+from geartrain.cost.memory import Gradients
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.errors import StrategyError
 from geartrain.runtime.backward import backward, on_device, witness_of
@@ -188,7 +189,8 @@ class ParameterServer(Strategy):
         return adding + closed_forms.update_time(place, rank, numel, tensors, workload, model)
 
     def _memory(self, workload: Workload, samples: int, shard: int, workers: int) -> dict[str, int]:
-        memory = closed_forms.worker_memory(workload, samples, optimizer=0.0)
+        gradients: Gradients = "kept" if self.overlap else "moved"
+        memory = closed_forms.worker_memory(workload, samples, optimizer=0.0, gradients=gradients)
         if self.placement == "colocated":
             memory["server"] = sum(_server_memory(workload, shard, workers).values())
         return memory

@@ -133,7 +133,11 @@ class PeerToPeer(Strategy):
             exposed_communication=gradients + parameters,
             sent=sent,
             memory=closed_forms.worker_memory(
-                workload, compute.samples, optimizer=1 / workers, received=(workers - 1) * max(shards) * element
+                workload,
+                compute.samples,
+                optimizer=1 / workers,
+                gradients="moved",
+                received=(workers - 1) * max(shards) * element,
             ),
             notes=(self._reading("2 (W - 1)" if self.sends == "one_at_a_time" else "2"),),
         )
@@ -147,7 +151,9 @@ class PeerToPeer(Strategy):
             compute=compute.gradient + (workers - 1) * adding + compute.update,
             exposed_communication=self._travel(place, lambda source, target: size),
             sent=(Traffic(nbytes=(workers - 1) * size, messages=workers - 1),) * workers,
-            memory=closed_forms.worker_memory(workload, compute.samples, received=(workers - 1) * size),
+            memory=closed_forms.worker_memory(
+                workload, compute.samples, gradients="moved", received=(workers - 1) * size
+            ),
             notes=(self._reading("W - 1" if self.sends == "one_at_a_time" else "1"),),
         )
 

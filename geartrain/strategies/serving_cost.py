@@ -61,7 +61,9 @@ def serving_cost(
         exposed_communication=push + pull + max(0.0, wire - alone),
         wait=apply + max(0.0, busy - max(alone, wire)),
         sent=(*[Traffic(nbytes=nbytes, messages=1)] * workers, Traffic(nbytes=workers * nbytes, messages=workers)),
-        memory=closed_forms.worker_memory(workload, compute.samples, optimizer=0.0, past=past * nbytes),
+        memory=closed_forms.worker_memory(
+            workload, compute.samples, optimizer=0.0, gradients="moved", past=past * nbytes
+        ),
         services=(_server_memory(serving, workload, workers, state),),
         notes=_notes(serving, workers),
     )

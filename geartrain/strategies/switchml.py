@@ -44,6 +44,7 @@ from geartrain.collectives.aggregation.stream import extra_packets
 from geartrain.collectives.lane import CollectiveLane
 from geartrain.collectives.messages import post_recv, post_send, wait_all
 from geartrain.cost.compute import ROOFLINE, ComputeModel
+from geartrain.cost.memory import Gradients
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.errors import StrategyError
 from geartrain.runtime.buckets import Layout, deal
@@ -201,9 +202,15 @@ class SwitchML(Strategy):
             exposed_communication=exposed,
             hidden_communication=sum(seconds) - exposed,
             sent=(*[sent] * place.num_workers, *[many] * len(place.services)),
-            memory=closed_forms.worker_memory(workload, compute.samples),
+            memory=self._memory(workload, compute.samples, max(numels, default=0)),
             notes=self._notes(place),
         )
+
+    def _memory(self, workload: Workload, samples: int, numel: int) -> dict[str, int]:
+        """A bucket that is no whole number of packets is copied, with what is missing."""
+        copied = numel * workload.element_size if numel % self.settings.width else 0
+        gradients: Gradients = "kept" if self.overlap else "moved"
+        return closed_forms.worker_memory(workload, samples, gradients=gradients, beside=copied)
 
     def _notes(self, place: Placement) -> tuple[str, ...]:
         pools = 2 * self.slots * (self.settings.width * 4 + place.num_workers / 8)

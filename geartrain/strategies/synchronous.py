@@ -120,7 +120,7 @@ class Synchronous(Strategy):
             exposed_communication=exposed,
             hidden_communication=sum(seconds) - exposed,
             sent=summed((traffic for _, traffic in parts), place.num_ranks),
-            memory=closed_forms.worker_memory(workload, compute.samples),
+            memory=closed_forms.worker_memory(workload, compute.samples, gradients="kept" if self.overlap else "moved"),
             notes=(f"{len(dealt)} bucket(s), exchanged one after another",),
         )
 
