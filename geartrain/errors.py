@@ -84,7 +84,7 @@ class CannotFit(ConfigurationError):
 
     Args:
         message: what needs most, and the ways out.
-        need: bytes, of the plan that needs least.
+        need: bytes that the plainest method needs.
         have: bytes of the device that they are needed on.
     """
 

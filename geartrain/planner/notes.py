@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from geartrain.cluster.placement import Placement
 from geartrain.errors import PlacementError
 from geartrain.planner import lemmas
 from geartrain.planner.ask import AS_GIVEN, Candidate
-from geartrain.planner.batch import CLOSE, BatchPlan, reference, sizes, tightest
-from geartrain.planner.confirm import MOST_RANKS
+from geartrain.planner.batch import BatchPlan, reference, sizes, tightest
+from geartrain.planner.convolutions import conv_choices, convolutions
+from geartrain.planner.knapsack import choose
 from geartrain.planner.predictor import Predictor
 from geartrain.predict.prediction import Prediction
 from geartrain.strategies import parse
@@ -50,6 +52,7 @@ def _server_rate(predict: Predictor, ranks: int) -> float:
 def notes(predict: Predictor, best: Candidate, tried: Sequence[BatchPlan]) -> Iterator[str]:
     """All of them, in the order of the search."""
     yield from _batch(predict, best, tried)
+    yield from _convolutions(best)
     yield from _workers(predict, best)
     yield from _servers(predict, best)
     yield from _learning(predict, best)
@@ -64,16 +67,33 @@ def _batch(predict: Predictor, best: Candidate, tried: Sequence[BatchPlan]) -> I
     if predict.ask.batch is not None:
         yield f"{each}; the global batch was given"
         return
-    larger = next((size for size in sizes() if size * best.ranks > best.batch), None)
-    fits = [one for one in tried if one.checkpointing == best.checkpointing and one.batch > best.batch]
-    if larger is None:
-        yield f"{each}; more were not tried"
-    elif fits:
-        yield f"{each}; larger batches fit, and gain less than {1 - CLOSE:.0%} of throughput"
-    else:
-        over = predict(best.strategy, best.ranks, larger * best.ranks, best.checkpointing)
-        need = f" ({format_size(tightest(over).total)})" if over else ""
-        yield f"{each}; {larger} do not fit{need}"
+    larger = next((one for one in tried if one.batch > best.batch), None)
+    if larger is not None:
+        again = f" with checkpointing={larger.checkpointing}" if larger.checkpointing else ""
+        yield f"{each}; {larger.samples}{again} fit, too, and larger batches gain little or nothing"
+        return
+    size = next((size for size in sizes() if size * best.ranks > best.batch), None)
+    over = predict(best.strategy, best.ranks, size * best.ranks, best.checkpointing) if size else None
+    yield f"{each}; {size} do not fit ({format_size(tightest(over).total)})" if over else f"{each}; more were not tried"
+
+
+def _convolutions(best: Candidate) -> Iterator[str]:
+    """What the memory that is left could be used for."""
+    question, memory = best.closed.question, tightest(best.closed)
+    layers = list(convolutions(question.workload, -(-best.batch // best.ranks)))
+    if not layers or memory.limit is None:
+        return
+    device = question.place().device(memory.rank)
+    chosen = choose([conv_choices(one, device, question.model) for one in layers], memory.limit - memory.total)
+    plain = sum(conv_choices(one, device, question.model)[0].seconds for one in layers)
+    if chosen is None or not chosen.memory:
+        return
+    counts = Counter(choice.name for choice in chosen.choices)
+    told = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    yield (
+        f"convolutions: the memory left has room for faster algorithms ({told}; {format_size(chosen.memory)}), at best "
+        f"{format_time(plain - chosen.seconds)} less in forward; by counts of operations, and not in the times here"
+    )
 
 
 def _workers(predict: Predictor, best: Candidate) -> Iterator[str]:
@@ -111,7 +131,7 @@ def _learning(predict: Predictor, best: Candidate) -> Iterator[str]:
 def _simulation(best: Candidate) -> Iterator[str]:
     if best.confirmed is None:
         return
-    if best.ranks > MOST_RANKS:
+    if best.confirmed.question.ranks < best.ranks:
         yield f"simulated with {best.confirmed.question.ranks} of {best.ranks} workers"
     if abs(best.correction - 1) > _OFF:
         yield f"simulated, a step takes {best.correction:.3g} times what the closed form says"
