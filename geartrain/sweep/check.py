@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from geartrain.cost.compute import Roofline
 from geartrain.predict.prediction import Prediction
 from geartrain.strategies.text import written
-from geartrain.sweep.axis import SETTING, Axis, Value
+from geartrain.sweep.axis import RUN_KEYS, SETTING, Axis, Value
 from geartrain.sweep.points import Point, Swept
 
 _SAME = 1e-9
@@ -74,12 +74,12 @@ def _line(axis: Axis, name: str, line: Sequence[tuple[Value, Prediction]], flat:
     if len(line) < 2:
         return
     times = [one.step_time for _, one in line]
-    if _spread(times) < _SAME:
+    if axis.key not in RUN_KEYS and _spread(times) < _SAME:
         yield f"changing {axis.key} had no effect on {name}: {_why_none(axis, [one for _, one in line])}"
         return
     if not axis.numeric:
         return
-    start = _flat_from(times) if flat else None
+    start = _flat_from(times) if flat and axis.key not in RUN_KEYS else None
     if start is not None:
         value, one = line[start]
         yield f"from {axis.key} {axis.text(value)} on it hardly changes {name}: {_why_flat(axis, one)}"
@@ -97,7 +97,7 @@ def _flat_from(times: Sequence[float]) -> int | None:
     index = len(times)
     while index > 0 and _spread(times[index - 1 :]) < _FLAT:
         index -= 1
-    return index if 0 < index <= len(times) * 2 // 3 else None
+    return index if 0 < index <= len(times) - max(2, -(-len(times) // 3)) else None
 
 
 def _wrong_way(axis: Axis, name: str, line: Sequence[tuple[Value, Prediction]], way: int) -> Iterator[str]:

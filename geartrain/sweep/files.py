@@ -53,7 +53,7 @@ def write(swept: Swept, folder: Path, subject: str, machine: str) -> Path:
         "index.html": page(swept, subject, machine).encode(),
     }
     if drawn := curves(swept):
-        contents["curves.svg"] = standalone([figure for _, figure in drawn]).encode()
+        contents["curves.svg"] = standalone([figure for _, figure, _ in drawn]).encode()
     if len(swept.axes) == 2:
         contents["map.svg"] = standalone([winner_map(swept)]).encode()
     write_together({folder / name: content for name, content in contents.items()})

@@ -11,7 +11,7 @@ from geartrain.predict.table import number
 from geartrain.report.figures import card
 from geartrain.report.plot import key
 from geartrain.report.svg import breakable, element, text
-from geartrain.sweep.picture import curves, look, swatch, winner_map, winner_of
+from geartrain.sweep.picture import curves, swatch, winner_map, winner_of
 from geartrain.sweep.points import ONE_NODE, Point, Swept
 from geartrain.sweep.words import crossing_text, verdict
 
@@ -86,7 +86,7 @@ def _curves(swept: Swept) -> str:
     drawn = curves(swept)
     if not drawn:
         return element("p", "Words have no order, so there are no curves.", cls="absent")
-    cards = [card(title, figure + key(look(swept)), _HOW[title.split()[0]]) for title, figure in drawn]
+    cards = [card(title, figure + key(lines), _HOW[title.split()[0]]) for title, figure, lines in drawn]
     return element("div", "".join(cards), cls="figures")
 
 

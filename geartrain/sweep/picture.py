@@ -27,8 +27,8 @@ _ROOM = 18.0
 """Width from which a cell has its letter."""
 
 
-def curves(swept: Swept) -> list[tuple[str, str]]:
-    """(title, figure) of the plots: samples per second and the exposed share, at some values of the second axis."""
+def curves(swept: Swept) -> list[tuple[str, str, list[Series]]]:
+    """(title, figure, lines) of plots: samples per second and what is exposed, at some values of the second axis."""
     if not swept.axes[0].numeric:
         return []
     lines = list(swept.lines())
@@ -44,14 +44,8 @@ def curves(swept: Swept) -> list[tuple[str, str]]:
         ):
             series = list(_series(swept, points, value, alone=name != "% of the step"))
             if series:
-                drawn.append((title + suffix, _plot(swept.axes[0], series, name, title + suffix)))
+                drawn.append((title + suffix, _plot(swept.axes[0], series, name, title + suffix), series))
     return drawn
-
-
-def look(swept: Swept) -> list[Series]:
-    """A line for each strategy and one for one node, as they look in every plot."""
-    names = [Series(name=name, points=(), colour=i, shape=i) for i, name in enumerate(swept.strategies)]
-    return [*names, Series(name=ONE_NODE, points=(), colour=6, shape=0, dash=1, bare=True)]
 
 
 def _series(

@@ -36,8 +36,7 @@ def _winners(swept: Swept, axis: Axis, points: Sequence[Point], crossings: Seque
         return "nothing could be predicted."
     names = ["nothing that can be predicted" if one is None else swept.strategies[one] for one in winners]
     if len(winners) == 1:
-        alone = len(swept.strategies) == 1
-        return f"{names[0]} is {'swept alone' if alone else f'fastest at every {axis.key}'}."
+        return f"fastest at every value of {axis.key}: {names[0]}."
     if len(crossings) != len(winners) - 1:  # words have no order, and what cannot be predicted no crossing
         told = [f"{name} at {axis.text(value)}" for name, value in _by_value(swept, axis, points)]
         return f"fastest: {', '.join(told)}."

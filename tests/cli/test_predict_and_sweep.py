@@ -108,7 +108,7 @@ def test_sweep_writes_its_files_and_says_who_wins(run, tmp_path):
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == ["curves.svg", "index.html", "sweep.csv", "sweep.json"]
     assert "digits on ethernet-10g, closed form" in out
-    assert any(line.startswith("Fastest: ") or " is fastest at every " in line for line in out.splitlines())
+    assert any(line.startswith("Fastest") for line in out.splitlines())
 
 
 def test_sweep_json_and_a_strategy_that_cannot(run):
