@@ -88,7 +88,9 @@ def explain(prediction: Prediction, others: Sequence[Prediction] = ()) -> Explan
     closed = [other if other.how == "closed form" else predict(other.question) for other in others]
     helps = [one for one in (*gains.values(), *(_other(base, other) for other in closed)) if one.gain >= _LEAST]
     helps.sort(key=lambda one: -one.gain)
-    sentence = _memory_sentence(prediction) if bound == "memory" else _PARTS[bound].format(share=share)
+    if bound == "memory":
+        return Explanation(bound, share, _memory_sentence(prediction), tuple(helps))
+    sentence = _PARTS[bound].format(share=share)
     if bound in ("wire", "latency"):
         sentence += _even(base) + _with_others(base, closed)
     return Explanation(bound, share, sentence + _most(helps), tuple(helps))
@@ -233,4 +235,18 @@ def _memory_sentence(prediction: Prediction) -> str:
     kind, most = max(worst.kinds.items(), key=lambda item: item[1])
     missing = format_size(worst.total - (worst.limit or 0))
     needs = f"{worst.role} {worst.rank} needs {format_size(worst.total)}, {missing} more than its device has"
-    return f"memory: {needs}; most of it is {kind}, {format_size(most)}"
+    return f"memory: {needs}; most of it is {kind}, {format_size(most)}{_samples_that_fit(prediction.question)}"
+
+
+def _samples_that_fit(question: Question) -> str:
+    """How many samples each worker could take; looked for by halving."""
+    enough, much = 0, question.batch // question.ranks
+    while much - enough > 1:
+        middle = (enough + much) // 2
+        if predict(replace(question, batch=middle * question.ranks)).fits:
+            enough = middle
+        else:
+            much = middle
+    if enough:
+        return f"; {enough} sample(s) for each worker would fit"
+    return "; fewer samples do not make it fit" if question.batch > question.ranks else ""

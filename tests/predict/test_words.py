@@ -81,6 +81,15 @@ def test_memory_that_lacks():
     assert told.share >= needed / SIZE
     assert "worker 0 needs" in told.sentence and "more than its device has" in told.sentence
     assert "twice the batch" not in gains(told)
+    assert told.sentence.endswith("fewer samples do not make it fit")
+
+
+def test_how_many_samples_would_fit():
+    """Beside what does not grow, 1 GB for each sample of a worker."""
+    asked = question("single", ranks=1, batch=8, workload=workload(activation=2.5e8))
+    fixed = predict(asked).memory[0].total - 8 * 10**9
+    tight = replace(asked, cluster=cluster(memory=fixed + 5 * 10**9 + 1))
+    assert explain(predict(tight)).sentence.endswith("; 5 sample(s) for each worker would fit")
 
 
 def test_another_strategy():
