@@ -5,10 +5,13 @@ import dataclasses
 import pytest
 
 from geartrain.cost.compute import ROOFLINE
+from geartrain.errors import ConfigurationError, UnknownName
+from geartrain.models.settings import split
 from geartrain.planner import batch
 from geartrain.planner.predictor import Predictor
 from geartrain.planner.recompute import SPARE, in_words, recompute_choices, to_recompute
 from geartrain.predict.memory import RankMemory
+from geartrain.workload.choices import checkpointed
 from tests.planner import made
 
 DEVICE = made.cluster().nodes[0].device
@@ -70,3 +73,22 @@ def test_the_smallest_batch_close_to_the_best():
     assert [plan.samples for plan in batch.worth_trying(plans)] == [1]  # nothing to gain: the wires cost nothing
     slow = batch.batch_plans(Predictor(made.ask(cluster=made.cluster("1 Gbit/s"))), 4)
     assert [plan.samples for plan in batch.worth_trying(slow)] == [3]
+
+
+def test_some_blocks_by_their_numbers():
+    base = made.blocks()
+    some, every = checkpointed(base, "0+2-3"), checkpointed(base, "blocks")
+    assert some.layers[:2] == every.layers[:2]
+    assert some.layers[2:4] == base.layers[2:4]
+    assert some.layers[4:8] == every.layers[4:8]
+    assert checkpointed(base, "0-3").layers == every.layers
+    with pytest.raises(ConfigurationError, match=r"made has 4 block\(s\), counted from 0"):
+        checkpointed(base, "2-4")
+    with pytest.raises(UnknownName):
+        checkpointed(base, "0-")
+
+
+def test_the_numbers_are_a_setting_of_a_workload():
+    assert split("gpt2:checkpointing=0-3+7,length=512")[1].checkpointing == "0-3+7"
+    with pytest.raises(UnknownName):
+        split("gpt2:checkpointing=some")
