@@ -15,7 +15,13 @@ EPILOG = (
 )
 
 Workload = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The shape of a model (geartrain workloads).", show_default=False)
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The shape of a model: geartrain workloads, NAME:dtype=bf16,checkpointing=blocks, hf:ID or "
+        "FILE.py:FUNCTION.",
+        show_default=False,
+    ),
 ]
 Task = Annotated[
     str | None, typer.Option(metavar="NAME", help="The model of a task (geartrain tasks, or FILE.py:CLASS).")
