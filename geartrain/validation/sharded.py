@@ -250,8 +250,8 @@ def _between_nodes(generation: Generation, layout: Layout, nbytes: float) -> flo
 
 DOUBLING, TREE_RATE = 37.5e-6, 434e9
 """Seconds per doubling of nodes, and bytes per second: fitted together to all-reduces of six sizes on 4, 32 and 512
-nodes of eight H100 (least squares of logarithms of times). That the rate is above the 400 GB/s of the wires is the fit's
-doing."""
+nodes of eight H100 (least squares of logarithms of times). Such a fit knows no wires: its rate is above their 400 GB/s.
+"""
 
 
 def tree_all_reduce(nbytes: float, nodes: int, copies: int = 1) -> float:
