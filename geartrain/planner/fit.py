@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from geartrain.errors import CannotFit, ConfigurationError
 from geartrain.planner.ask import AS_GIVEN
-from geartrain.planner.batch import reference, tightest
+from geartrain.planner.batch import batch_plans, reference, tightest
 from geartrain.planner.predictor import Predictor
 from geartrain.predict.memory import RankMemory
 from geartrain.predict.prediction import Prediction
@@ -55,9 +55,12 @@ def _ways_out(predict: Predictor, batch: int) -> Iterator[tuple[int, str]]:
         least = "blocks"
         yield from _way(predict(plain, ask.ranks, batch, least), "checkpointing=blocks")
     if batch > ask.ranks:
-        yield from _way(predict(plain, ask.ranks, ask.ranks, least), f"{least and 'that and '}a batch of {ask.ranks}")
+        largest = batch_plans(Predictor(replace(ask, batch=None)), ask.ranks)
+        for one in largest[-1:]:
+            again = f" with checkpointing={one.checkpointing}" if one.checkpointing else ""
+            yield from _way(one.prediction, f"a batch of {one.batch}{again}")
     bare = replace(ask.workload_with(least), optimizer_state=0.0)
-    words = f"{least and 'that, '}one sample for each and an optimizer that keeps nothing (optimizer=sgd)"
+    words = f"{least and f'checkpointing={least}, '}one sample for each and an optimizer that keeps nothing (sgd)"
     yield from _way(Predictor(replace(ask, workload=bare))(plain, ask.ranks, ask.ranks), words)
 
 

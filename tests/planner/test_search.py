@@ -110,9 +110,15 @@ def test_memory_that_is_missing():
     assert (error.have, error.missing) == (64 * made.MIB, error.need - 64 * made.MIB)
     assert "activations 268.4 MB" in str(error)
     assert "checkpointing=blocks: 117.5 MB" in str(error)
-    assert "optimizer=sgd" in str(error)
+    assert "checkpointing=blocks, one sample for each and an optimizer that keeps nothing (sgd): 100.7 MB" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.need, again.have) == (str(error), error.need, error.have)
+
+
+def test_the_largest_batch_that_fits_is_a_way_out():
+    """Two workers with 16 samples each: 4 GiB and more; 3 samples are 768 MiB beside 48 MiB."""
+    with pytest.raises(CannotFit, match=r"a batch of 6: 855\.7 MB"):
+        plan(made.ask(ranks=2, batch=32))
 
 
 def test_what_cannot_be_placed_is_no_matter_of_memory():
