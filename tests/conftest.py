@@ -1,9 +1,12 @@
 """What holds for every test: one thread a process, deterministic numerics, a process left as it was found."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# Traces of models are kept apart from the user's own; what decides them is in their names, so none can be stale.
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"geartrain-tests-{os.getuid()}")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads; processes that a test starts inherit it
 
 import hypothesis
