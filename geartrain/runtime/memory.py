@@ -15,28 +15,32 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from geartrain.runtime.meta import OptimizerFactory, Step, on_meta
 from geartrain.torch_private import DispatchMode, allocations, in_backward
 from geartrain.workload.spec import Line, MemoryShape, Peak
 
-_BATCHES = (2, 4)  # as where work is traced
 
-
-def memory_shape(module: nn.Module, step: Step, optimizer: OptimizerFactory | None) -> MemoryShape:
+def memory_shape(small: Watch, large: Watch, batches: tuple[int, int], update: int) -> MemoryShape:
     """The most that lives in each part of a step.
 
     Args:
-        module, step, optimizer: as for `geartrain.runtime.tracing.trace_step`.
+        small, large: the step at two batch sizes.
+        batches: these sizes.
+        update: bytes of the optimizer's temporaries.
     """
-    small, large = (_Watched(on_meta(module), step, samples) for samples in _BATCHES)
-    trained = {id(p) for p in module.parameters() if p.requires_grad}
+
+    def peak(few: Sequence[int], many: Sequence[int]) -> Peak:
+        if len(few) != len(many):  # a batch of another size takes other operations
+            few, many = [max(few)], [max(many)]
+        return upper_envelope([_line(*pair, batches) for pair in set(zip(few, many, strict=True))])
+
     return MemoryShape(
-        buffers=sum(t.nbytes for t in (*module.parameters(), *module.buffers()) if id(t) not in trained),
-        forward=_peak(small.forward, large.forward),
-        backward_fresh=_peak(small.fresh, large.fresh),
-        backward_kept=_peak(small.kept, large.kept),
-        update=_update(on_meta(module), optimizer) if optimizer else 0,
+        buffers=small.buffers,
+        forward=peak(small.forward, large.forward),
+        backward_fresh=peak(small.fresh, large.fresh),
+        backward_kept=peak(small.kept, large.kept),
+        update=update,
     )
 
 
@@ -54,28 +58,28 @@ class Footprint(DispatchMode):
     Attributes:
         live: bytes now.
         most: that lived at a time.
-        holding: a list in which everything is held that is made, if it is not None.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.live = self.most = 0
-        self.holding: list[Any] | None = None
-        self._there: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._there: dict[StorageWeakRef, weakref.ref[torch.UntypedStorage]] = {}
 
-    def moment(self) -> None:
-        """An operation is done."""
+    def moment(self, made: Any) -> None:
+        """An operation is done, with this result."""
         self.most = max(self.most, self.live)
 
     def _watch(self, value: Any, *, new: bool) -> None:
         for tensor in _tensors(value):
             if tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
-                key = storage._cdata
+                key = StorageWeakRef(storage)
                 if key not in self._there:
                     self._there[key] = self._counted(storage, key, storage.nbytes() if new else 0)
 
-    def _counted(self, storage: torch.UntypedStorage, key: int, nbytes: int) -> weakref.ref[torch.UntypedStorage]:
+    def _counted(
+        self, storage: torch.UntypedStorage, key: StorageWeakRef, nbytes: int
+    ) -> weakref.ref[torch.UntypedStorage]:
         def gone(_: object) -> None:
             self.live -= nbytes
             del self._there[key]
@@ -87,68 +91,61 @@ class Footprint(DispatchMode):
         self._watch((args, kwargs), new=False)
         out = func(*args, **(kwargs or {}))
         self._watch(out, new=True)
-        if self.holding is not None:
-            self.holding.append(out)
-        self.moment()
+        self.moment(out)
         return out
 
 
-class _Watched(Footprint):
-    """One step: the bytes that live after each operation.
+class Watch(Footprint):
+    """One step, inside: the bytes that live after each operation.
+
+    Args:
+        module: on the meta device.
 
     Attributes:
+        buffers: bytes of the module's buffers and of its tensors that are not trained.
         forward: in forward.
         fresh: in backward, with the gradients made so far.
         kept: in backward, without them: they have been moved to where gradients are kept.
     """
 
-    def __init__(self, module: nn.Module, step: Step, samples: int) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        trained = [p for p in module.parameters() if p.requires_grad]
+        others = [p for p in module.parameters() if not p.requires_grad]
+        self.buffers = sum(tensor.nbytes for tensor in (*others, *module.buffers()))
         self.forward: list[int] = []
         self.fresh: list[int] = []
         self.kept: list[int] = []
         self._gradients, self._in_backward = 0, False
-        hooks = [p.register_post_accumulate_grad_hook(self._made) for p in module.parameters() if p.requires_grad]
-        hooks.append(module.register_forward_pre_hook(self._begins))
-        held: list[Any] = []
-        self.holding = held  # the batch lives as long as the step
-        with torch.enable_grad(), self:
-            loss = step(module, samples)
-            self._in_backward = True
-            loss.backward()
-        held.clear()
-        for hook in hooks:
+        self._batch: list[Any] = []  # made before the module runs; lives as long as the step
+        self._before = True
+        self._hooks = [p.register_post_accumulate_grad_hook(self._made) for p in trained]
+        self._hooks.append(module.register_forward_pre_hook(self._begins))
+
+    def backward_begins(self) -> None:
+        """What comes is backward."""
+        self._in_backward = True
+
+    def close(self) -> None:
+        """Remove all hooks and let go of the batch."""
+        self._batch.clear()
+        for hook in self._hooks:
             hook.remove()
 
     def _begins(self, module: nn.Module, inputs: Any) -> None:
-        self.holding = None
+        self._before = False
 
     def _made(self, parameter: Any) -> None:
         self._gradients += parameter.grad.nbytes
 
-    def moment(self) -> None:
+    def moment(self, made: Any) -> None:
+        if self._before:
+            self._batch.append(made)
         if not self._in_backward:
             self.forward.append(self.live)
         elif in_backward():  # else autograd adds two gradients, which it does in place where nobody looks
             self.fresh.append(self.live)
             self.kept.append(self.live - self._gradients)
-
-
-def _update(module: nn.Module, optimizer: OptimizerFactory) -> int:
-    """Temporaries of the second update, when the optimizer's state exists."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    update = optimizer(parameters)
-    return [_temporaries(update, parameters) for _ in range(2)][1]
-
-
-def _temporaries(update: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> int:
-    """The most that one update makes beside what is there before it, and gives back."""
-    for p in parameters:
-        p.grad = torch.empty_like(p)
-    footprint = Footprint()
-    with footprint:
-        update.step()
-    return footprint.most
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -165,16 +162,9 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _peak(small: Sequence[int], large: Sequence[int]) -> Peak:
-    """The moments that are the fullest of all at some batch of one or more, as lines."""
-    if len(small) != len(large):  # a batch of another size takes other operations
-        small, large = [max(small)], [max(large)]
-    return upper_envelope([_line(*pair) for pair in set(zip(small, large, strict=True))])
-
-
-def _line(small: int, large: int) -> Line:
-    slope = (large - small) / (_BATCHES[1] - _BATCHES[0])
-    return small - _BATCHES[0] * slope, slope
+def _line(few: int, many: int, batches: tuple[int, int]) -> Line:
+    slope = (many - few) / (batches[1] - batches[0])
+    return few - batches[0] * slope, slope
 
 
 def upper_envelope(lines: Sequence[Line]) -> Peak:

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from geartrain.cost.compute import Work
 from geartrain.errors import TaskError
 from geartrain.runtime.chain import parts_of
-from geartrain.runtime.memory import memory_shape
+from geartrain.runtime.memory import Footprint, Watch, memory_shape
 from geartrain.runtime.meta import OptimizerFactory as OptimizerFactory
 from geartrain.runtime.meta import Step as Step
 from geartrain.runtime.meta import on_meta as on_meta
@@ -100,7 +100,7 @@ class _Tracer:
         trainable = [p for p in module.parameters() if p.requires_grad]
         self._graph = _Graph({p: index for index, p in enumerate(trainable)})
         self._kept = {StorageWeakRef(t.untyped_storage()) for t in (*module.parameters(), *module.buffers())}
-        self._held: list[Tensor] = []
+        self.memory = Watch(module)
         self.current = self._new("(loss)")
 
     def _new(self, name: str) -> _Record:
@@ -116,6 +116,8 @@ class _Tracer:
                     stack.callback(handle.remove)
             stack.enter_context(torch.enable_grad())
             stack.enter_context(saved_tensors_hooks(self._pack, lambda tensor: tensor))
+            stack.callback(self.memory.close)
+            stack.enter_context(self.memory)
             stack.enter_context(_Operations(self))
             with _Calls(self):
                 loss = step(self._module, samples)
@@ -126,6 +128,7 @@ class _Tracer:
         if loss.numel() != 1 or loss.grad_fn is None:
             raise TaskError(f"a loss is one number that depends on trainable parameters, not {tuple(loss.shape)}")
         self.in_backward = True
+        self.memory.backward_begins()
         for node, record in self._graph.owners.items():
             node.register_prehook(lambda _, record=record: setattr(self, "current", record))
         loss.backward()
@@ -156,12 +159,14 @@ class _Tracer:
             (self.current.backward if self.in_backward else self.current.forward).add(work)
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        """Counts what is kept for backward, once. It is detached, or it would hold its own graph."""
+        """Counts what is kept for backward, once. It is detached, or it would hold its own graph.
+
+        Weak references are kept, so that the address of a storage that has gone does not come again.
+        """
         storage = tensor.untyped_storage()
         ref = StorageWeakRef(storage)
         if ref not in self._kept:
             self._kept.add(ref)
-            self._held.append(tensor.detach())  # a freed storage's address may come again
             self.current.activation += storage.nbytes()
         return tensor.detach()
 
@@ -219,12 +224,13 @@ def trace_step(
         optimizer: makes an optimizer from parameters, to count the update; SGD with momentum if left out.
     """
     costs = OpCosts()
-    traces = []
+    traces, memory = [], []
     for samples in _BATCHES:
         tracer = _Tracer(on_meta(module), costs)
         with explained(name):
             tracer.run(step, samples)
         traces.append([record for record in tracer.records if not record.empty])
+        memory.append(tracer.memory)
     small, large = traces
     if [record.name for record in small] != [record.name for record in large]:
         raise TaskError(f"{name}: the model runs other layers on {_BATCHES[0]} samples than on {_BATCHES[1]}")
@@ -240,7 +246,7 @@ def trace_step(
         layers=tuple(layers),
         dtype=dtype_key(first.dtype),
         element_size=first.element_size(),
-        memory=memory_shape(module, step, optimizer),
+        memory=memory_shape(memory[0], memory[1], _BATCHES, update=0),
     )
     return workload if optimizer is None else _with_update(workload, on_meta(module), optimizer, costs)
 
@@ -292,7 +298,8 @@ def _with_update(workload: Workload, module: nn.Module, optimizer: OptimizerFact
     for count in (False, True):
         for p in parameters:
             p.grad = torch.empty_like(p)
-        with _Counter(costs) as counter:
+        footprint = Footprint()
+        with footprint, _Counter(costs) as counter:
             update.step()
         counted = counter.total if count else counted
     numel, nbytes = workload.num_parameters, workload.gradient_bytes
@@ -303,6 +310,7 @@ def _with_update(workload: Workload, module: nn.Module, optimizer: OptimizerFact
         update_flop=counted.flop / numel,
         update_traffic=counted.nbytes / nbytes,
         update_kernels=counted.kernels,
+        memory=workload.memory and replace(workload.memory, update=footprint.most),
     )
 
 
