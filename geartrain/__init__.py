@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from geartrain.api import init
+    from geartrain.models.traced import Model
     from geartrain.runtime.attach import attach, attached
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Model",
     "__version__",
     "attach",
     "attached",
@@ -22,6 +24,7 @@ __all__ = [
 
 # name -> the module that defines it
 _HOMES: dict[str, str] = {
+    "Model": "geartrain.models.traced",
     "attach": "geartrain.runtime.attach",
     "attached": "geartrain.runtime.attach",
     "init": "geartrain.api",

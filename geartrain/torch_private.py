@@ -1,6 +1,6 @@
 """The only file that touches private names of PyTorch; checked against 2.13. `tests/test_torch_private.py` fails first.
 
-Four things need them:
+Five things need them:
 
 * `PythonGroup`: a process group in Python that DDP, FSDP2, DTensor and pipelining accept. PyTorch calls it under old
   and new method names; it turns all of them into one kind of value, a `Call`, or a send or receive.
@@ -8,6 +8,7 @@ Four things need them:
   with the rank's lanes; a run needs groups that the user's default world does not contain (workers + services).
 * the autograd engine: whether a backward is running, and a callback at its end.
 * `DispatchMode`: who prices, times or traces operations has to see them.
+* `flash_attention_shapes`: the fused attention of CUDA devices, where there are only shapes.
 """
 
 from __future__ import annotations
@@ -676,3 +677,9 @@ def in_nested_backward() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def flash_attention_shapes(q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool) -> Tensor:
+    """What the fused attention of CUDA devices returns for tensors on the meta device; autograd knows its backward."""
+    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, causal)[0]
+    return out

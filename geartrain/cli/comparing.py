@@ -195,13 +195,14 @@ def _check_combination(asked: Asked) -> None:
 
 
 def _task(asked: Asked) -> Task:
-    from geartrain.models import WORKLOADS
+    from geartrain.models import WORKLOADS, get_workload
     from geartrain.tasks import get_task
+    from geartrain.tasks.workload_task import WorkloadTask
 
-    if asked.workload is not None and asked.workload not in WORKLOADS:
-        raise UnknownName("workload", asked.workload, WORKLOADS)
-    name = asked.task or asked.workload or ""
-    if asked.task in WORKLOADS:
+    if asked.workload is not None:
+        return WorkloadTask(get_workload(asked.workload))
+    name = asked.task or ""
+    if name in WORKLOADS:
         raise ConfigurationError(f"{name!r} is a workload: give --workload {name} instead of --task {name}")
     return get_task(name)
 

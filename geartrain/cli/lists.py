@@ -33,13 +33,24 @@ def tasks() -> list[Row]:
 
 
 def workloads() -> list[Row]:
-    """All shapes of models; none is traced for it."""
-    from geartrain.models import PRESETS
+    """All shapes of models, and the configurations that are known by name; none is traced for it."""
+    from geartrain.models import HF, PRESETS
+    from geartrain.models.hf_known import KNOWN
 
-    return [
-        _row(name, f"{preset.num_parameters:,} parameters (fp32)", preset.source)
-        for name, preset in sorted(PRESETS.items())
+    known = [
+        _row(f"{HF}{name}", f"{entry.num_parameters:,} parameters", f"config.json of {name}")
+        for name, entry in sorted(KNOWN.items())
     ]
+    return [
+        _row(name, f"{preset.num_parameters:,} parameters{_own_settings(preset.settings)}", preset.source)
+        for name, preset in sorted(PRESETS.items())
+    ] + known
+
+
+def _own_settings(settings: Mapping[str, Any]) -> str:
+    """Like "; settings: length=1024, attention=explicit|fused"."""
+    shown = (f"{key}={'|'.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items())
+    return f"; settings: {', '.join(shown)}" if settings else ""
 
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {

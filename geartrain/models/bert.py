@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from geartrain.models.attention import SelfAttention
-from geartrain.models.preset import Preset, adamw, class_loss, tokens
+from geartrain.models.preset import TEXT_SETTINGS, Preset, class_loss, tokens
+from geartrain.models.traced import adamw
 
 _DROPOUT = 0.1
 _EPSILON = 1e-12
@@ -46,9 +47,9 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Attention and two linear maps, each added to its input and normalised after."""
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, fused: bool) -> None:
         super().__init__()
-        self.attention = SelfAttention(width, num_heads, dropout=_DROPOUT)
+        self.attention = SelfAttention(width, num_heads, dropout=_DROPOUT, fused=fused)
         self.norm1 = nn.LayerNorm(width, eps=_EPSILON)
         self.widen = nn.Linear(width, 4 * width)
         self.gelu = nn.GELU()
@@ -74,7 +75,9 @@ class Pooler(nn.Module):
         return out
 
 
-def bert(width: int, depth: int, num_heads: int, vocabulary: int = 30_522, length: int = 512) -> nn.Sequential:
+def bert(
+    width: int, depth: int, num_heads: int, vocabulary: int = 30_522, length: int = 512, fused: bool = False
+) -> nn.Sequential:
     """A new model from int64 (samples, at most `length`) to pooled vectors (samples, width).
 
     Draws its weights from the global generator, as torch's layers do.
@@ -82,21 +85,41 @@ def bert(width: int, depth: int, num_heads: int, vocabulary: int = 30_522, lengt
     return nn.Sequential(
         OrderedDict(
             embedding=Embedding(width, vocabulary, length),
-            **{f"block{index}": Block(width, num_heads) for index in range(depth)},
+            **{f"block{index}": Block(width, num_heads, fused) for index in range(depth)},
             pooler=Pooler(width),
         )
     )
 
 
-def _preset(width: int, depth: int, num_heads: int, num_parameters: int, length: int) -> Preset:
+def bert_preset(
+    width: int,
+    depth: int,
+    num_heads: int,
+    num_parameters: int | None,
+    source: str,
+    *,
+    vocabulary: int = 30_522,
+    length: int,
+) -> Preset:
+    """The preset of a size on texts of `length`, under AdamW; a text of more than 512 tokens gives it more places."""
+
+    def model(length: int = length, attention: str = "explicit") -> nn.Sequential:
+        return bert(width, depth, num_heads, vocabulary, max(length, 512), attention == "fused")
+
     return Preset(
-        model=lambda: bert(width, depth, num_heads),
-        example=tokens(length),
+        model=model,
+        example=tokens,
         num_parameters=num_parameters,
-        source=f"Devlin et al. 2018, arXiv 1810.04805; uncased, with pooler; fine-tuning, {length} tokens, AdamW",
+        source=source,
         loss=class_loss,
         optimizer=adamw,
+        settings={"length": length, **TEXT_SETTINGS},
     )
+
+
+def _preset(width: int, depth: int, num_heads: int, num_parameters: int, length: int) -> Preset:
+    source = f"Devlin et al. 2018, arXiv 1810.04805; uncased, with pooler; fine-tuning, {length} tokens, AdamW"
+    return bert_preset(width, depth, num_heads, num_parameters, source, length=length)
 
 
 PRESETS = {

@@ -14,18 +14,19 @@ are three linear maps instead of one of three times the width, which is the same
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from geartrain.models.attention import SelfAttention
-from geartrain.models.preset import Preset, adamw, class_loss, tokens
+from geartrain.models.preset import TEXT_SETTINGS, Preset, class_loss, tokens
+from geartrain.models.traced import adamw
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Size:
-    """The shape of a model; `tied` when the head is the token embedding."""
+    """The shape of a model; `tied` when the head is the token embedding, `fused` when attention is one kernel."""
 
     width: int
     depth: int
@@ -34,6 +35,7 @@ class GPT2Size:
     length: int = 1024
     dropout: float = 0.1
     tied: bool = True
+    fused: bool = False
 
 
 class Embedding(nn.Module):
@@ -58,7 +60,9 @@ class Block(nn.Module):
         super().__init__()
         width = size.width
         self.norm1 = nn.LayerNorm(width)
-        self.attention = SelfAttention(width, size.num_heads, length=size.length, dropout=size.dropout)
+        self.attention = SelfAttention(
+            width, size.num_heads, length=size.length, dropout=size.dropout, fused=size.fused
+        )
         self.norm2 = nn.LayerNorm(width)
         self.widen = nn.Linear(width, 4 * width)
         self.gelu = nn.GELU(approximate="tanh")
@@ -96,15 +100,25 @@ def gpt2(size: GPT2Size) -> nn.Sequential:
     return model
 
 
-def _preset(size: GPT2Size, num_parameters: int, which: str) -> Preset:
+def gpt_preset(size: GPT2Size, num_parameters: int | None, source: str) -> Preset:
+    """The preset of a size of GPT-2 or of a model like it, under AdamW; longer texts than its own add places."""
+
+    def model(length: int = size.length, attention: str = "explicit") -> nn.Sequential:
+        return gpt2(replace(size, length=max(length, size.length), fused=attention == "fused"))
+
     return Preset(
-        model=lambda: gpt2(size),
-        example=tokens(size.length),
+        model=model,
+        example=tokens,
         num_parameters=num_parameters,
-        source=f"Radford et al. 2019, table 2 ({which}); 1,024 tokens, tied head, AdamW",
+        source=source,
         loss=class_loss,
         optimizer=adamw,
+        settings={"length": size.length, **TEXT_SETTINGS},
     )
+
+
+def _preset(size: GPT2Size, num_parameters: int, which: str) -> Preset:
+    return gpt_preset(size, num_parameters, f"Radford et al. 2019, table 2 ({which}); 1,024 tokens, tied head, AdamW")
 
 
 PRESETS = {

@@ -136,11 +136,18 @@ def _traffic(op: _Operation, named: Mapping[str, Any], out: Sequence[Tensor]) ->
         return _nbytes(read) + 2 * touched
     if op.base in _GATHERS:
         return _nbytes(read[1:]) + 2 * _nbytes(fresh)
+    if op.base == "_embedding_bag":  # the rows of the table that are looked up, and their sums
+        return _nbytes(read[1:]) + _looked_up(read) * read[0].element_size() + _nbytes(fresh)
     if op.base in _LIKE:
         read = []
     # Arguments called `out` are overwritten, others that change are updated.
     updates = op.base not in _OVERWRITES and "self" in op.writes
     return _nbytes(read) + _nbytes(fresh) + _nbytes(changed) * (2 if updates else 1)
+
+
+def _looked_up(read: Sequence[Tensor]) -> int:
+    """Elements of the rows that indices, the second tensor, name in a table, the first."""
+    return read[1].numel() * read[0].shape[1]
 
 
 def _flop(op: _Operation, args: Sequence[Any], kwargs: Mapping[str, Any], named: Mapping[str, Any], out: Any) -> float:
@@ -150,6 +157,8 @@ def _flop(op: _Operation, args: Sequence[Any], kwargs: Mapping[str, Any], named:
         return 2.0 * int(args[_VECTOR_PRODUCTS[op.base]].numel())
     if op.base in _MOVES:
         return 0.0
+    if op.base == "_embedding_bag":
+        return float(_looked_up([t for value in named.values() for t in _tensors(value)]))
     if op.base.startswith("_foreach") or op.base.startswith("_fused"):
         return float(sum(t.numel() for t in _tensors(next(iter(named.values()), ()))))
     sizes = (t.numel() for value in (*named.values(), out) for t in _tensors(value))

@@ -1,4 +1,4 @@
-"""Classes that a user's own Python file defines: found by "path/to/file.py:ClassName", the same in every process."""
+"""What a user's own Python file defines: a class or function, by "path/to/file.py:Name", the same in every process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import functools
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import TypeVar
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
 
 from geartrain.errors import ConfigurationError, UnknownName
 
@@ -26,13 +27,7 @@ def own_class(
         what: what such a class is, for messages ("task").
         error: raised when the file cannot be used; UnknownName when it has no such class.
     """
-    if not path.is_file():
-        raise error(f"there is no file {str(path)!r} to take the {what} {class_name!r} from")
-    full = path.resolve()
-    try:
-        module = _module(full, full.stat().st_mtime_ns)
-    except Exception as problem:
-        raise error(f"{str(path)!r} cannot be imported: {type(problem).__name__}: {problem}") from problem
+    module = _imported(path, class_name, what, error)
     found = getattr(module, class_name, None)
     if isinstance(found, type) and issubclass(found, base):
         return found
@@ -40,7 +35,28 @@ def own_class(
     raise UnknownName(f"{what} in {str(path)!r}", class_name, [kind.__name__ for kind in own if _is_of(kind, module)])
 
 
-def _is_of(kind: type, module: ModuleType) -> bool:
+def own_function(path: Path, name: str, what: str, error: type[ConfigurationError]) -> Callable[..., Any]:
+    """The function of a file, or anything else in it that can be called; arguments and errors as for `own_class`."""
+    module = _imported(path, name, what, error)
+    found = getattr(module, name, None)
+    if callable(found):
+        known: Callable[..., Any] = found
+        return known
+    own = [key for key, value in vars(module).items() if isinstance(value, FunctionType) and _is_of(value, module)]
+    raise UnknownName(f"function in {str(path)!r}", name, own)
+
+
+def _imported(path: Path, name: str, what: str, error: type[ConfigurationError]) -> ModuleType:
+    if not path.is_file():
+        raise error(f"there is no file {str(path)!r} to take the {what} {name!r} from")
+    full = path.resolve()
+    try:
+        return _module(full, full.stat().st_mtime_ns)
+    except Exception as problem:
+        raise error(f"{str(path)!r} cannot be imported: {type(problem).__name__}: {problem}") from problem
+
+
+def _is_of(kind: type | FunctionType, module: ModuleType) -> bool:
     return kind.__module__ == module.__name__
 
 

@@ -133,7 +133,7 @@ def groups_cost(
     """The same for buckets that are given: positions in `workload.parameters`, in the order in which they start."""
     parameters = workload.parameters
     shapes = [tuple(torch.Size(parameters[index].shape) for index in group) for group in groups]
-    buckets = [one(each, _DTYPES[workload.dtype]) for each in shapes]
+    buckets = [one(each, _DTYPES[workload.gradient_dtype or workload.dtype]) for each in shapes]
     ready = [compute.gradient] * len(groups)
     if overlap:
         ready = closed_forms.ready_times(compute, workload, groups)

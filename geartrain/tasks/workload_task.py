@@ -69,9 +69,10 @@ class _Shape:
 
     def __init__(self, workload: Workload) -> None:
         self.workload, self.stretches = workload, _stretches(workload)
-        dtype = _DTYPES.get(workload.dtype)
+        kind = workload.gradient_dtype or workload.dtype
+        dtype = _DTYPES.get(kind)
         if dtype is None:
-            raise TaskError(f"workload {workload.name!r} has type {workload.dtype}; known are {', '.join(_DTYPES)}")
+            raise TaskError(f"workload {workload.name!r} has type {kind}; known are {', '.join(_DTYPES)}")
         self.dtype = dtype
         self._works: dict[int, tuple[_Works, ...]] = {}
         self._forwards: dict[int, Works] = {}

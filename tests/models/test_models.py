@@ -8,6 +8,7 @@ from geartrain.models import PRESETS, WORKLOAD_SOURCES, WORKLOADS, get_workload
 from geartrain.models.alexnet import alexnet
 from geartrain.models.googlenet import googlenet
 from geartrain.models.resnet import resnet50
+from geartrain.models.settings import of_their_kind
 from geartrain.models.vgg import vgg16
 from geartrain.tasks import get_task
 
@@ -29,17 +30,31 @@ TRANSFORMERS = {
     "gpt2": (768, 12, 1024, 2 * 3072, 50_257),
     "gpt2-medium": (1024, 24, 1024, 2 * 4096, 50_257),
     "gpt2-xl": (1600, 48, 1024, 2 * 6400, 50_257),
+    "gpt3-1.3b": (2048, 24, 2048, 2 * 8192, 50_257),
+    "gpt3-6.7b": (4096, 32, 2048, 2 * 16_384, 50_257),
+    "gpt3-175b": (12_288, 96, 2048, 2 * 49_152, 50_257),
     "llama-7b": (4096, 32, 2048, 3 * 11_008, 32_000),
+    "llama2-7b": (4096, 32, 4096, 3 * 11_008, 32_000),
+    "llama2-13b": (5120, 40, 4096, 3 * 13_824, 32_000),
+    "llama2-70b": (8192, 80, 4096, 3 * 28_672, 32_000),
 }
-SLOW = {"resnet152", "bert-base-512", "bert-large", "bert-large-512", "gpt2-medium", "gpt2-xl", "llama-7b"}
+ENCODER_DECODERS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
+CLICKS = ("dlrm", "dlrm-ddp", "dlrm-mlperf")
+QUICK = {"resnet18", "resnet50", "alexnet", "vgg16", "googlenet", "bert-base", "gpt2"}
 
 
 def cases(names):
-    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def defaults(name):
+    settings = of_their_kind(name, {}, PRESETS[name].settings)
+    settings.pop("skew", None)
+    return settings
 
 
 def test_every_workload_has_a_source():
-    assert set(WORKLOADS) == set(WORKLOAD_SOURCES) == {*IMAGE_PRODUCTS, *TRANSFORMERS}
+    assert set(WORKLOADS) == set(WORKLOAD_SOURCES) == {*IMAGE_PRODUCTS, *TRANSFORMERS, *ENCODER_DECODERS, *CLICKS}
     assert all(WORKLOAD_SOURCES.values())
     with pytest.raises(UnknownName, match="did you mean 'resnet50'"):
         get_workload("resnet5")
@@ -49,7 +64,7 @@ def test_every_workload_has_a_source():
 def test_parameters_by_the_literature(name):
     """The numbers in the table are checked here without tracing, and again whenever a workload is traced."""
     with torch.device("meta"):
-        model = PRESETS[name].model()
+        model = PRESETS[name].model(**defaults(name))
     assert sum(p.numel() for p in model.parameters()) == PRESETS[name].num_parameters
 
 
@@ -76,7 +91,8 @@ def test_image_models(name):
 def test_transformers(name):
     width, depth, tokens, inner, scores = TRANSFORMERS[name]
     workload = get_workload(name)
-    products = tokens * (depth * (4 * width**2 + width * inner + 2 * tokens * width) + width * scores)
+    grouped = 2 * width * 7 * width // 8 if name == "llama2-70b" else 0  # 8 of 64 heads have keys and values
+    products = tokens * (depth * (4 * width**2 - grouped + width * inner + 2 * tokens * width) + width * scores)
     # What is not a product (norms, softmax, sums) adds at most a few percent.
     forward = sum(layer.forward_flop for layer in workload.layers)
     assert 1 < forward / (2 * products) < 1.04
@@ -88,7 +104,7 @@ def test_transformers(name):
 def trains_its_parameters(name):
     """The task that a workload's name stands for has the model's parameters in their order."""
     with torch.device("meta"):
-        shapes = [(key, p.shape) for key, p in PRESETS[name].model().named_parameters()]
+        shapes = [(key, p.shape) for key, p in PRESETS[name].model(**defaults(name)).named_parameters()]
     assert [(key, p.shape) for key, p in get_task(name).model(0).named_parameters()] == shapes
     assert get_workload(name) is get_workload(name)
 

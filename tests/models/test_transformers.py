@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from geartrain.models.attention import SelfAttention
 from geartrain.models.bert import bert
 from geartrain.models.gpt2 import GPT2Size, gpt2
-from geartrain.models.llama import Turn, llama
+from geartrain.models.llama import LlamaSize, Turn, llama
 
 WORDS = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
@@ -16,8 +16,8 @@ def small_gpt2(tied=True):
     return gpt2(GPT2Size(width=8, depth=2, num_heads=2, vocabulary=11, length=6, dropout=0.0, tied=tied))
 
 
-def small_llama():
-    return llama(width=8, depth=2, num_heads=2, inner=12, vocabulary=11, length=6)
+def small_llama(**more):
+    return llama(LlamaSize(width=8, depth=2, num_heads=2, inner=12, vocabulary=11, length=6, **more))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,9 @@ from geartrain.cli import main
 from geartrain.models import PRESETS
 from geartrain.tasks import TASKS, get_task
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+PAGE, WORKLOADS = (
+    (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8") for page in ("tasks.md", "workloads.md")
+)
 
 
 @pytest.fixture
@@ -40,7 +42,8 @@ def test_the_command_beside_the_example_runs(tumours, capsys):
     assert "tumours on ethernet-1g" in capsys.readouterr().out
 
 
-def test_the_page_names_every_task_and_workload():
-    named = set(re.findall(r"`([\w-]+)`", PAGE))
-    assert set(TASKS) <= named and set(PRESETS) <= named
-    assert all(f"{preset.num_parameters:,}" in PAGE for preset in PRESETS.values())
+def test_the_pages_name_every_task_and_workload():
+    assert set(TASKS) <= set(re.findall(r"`([\w-]+)`", PAGE))
+    rows = re.findall(r"^\| (`[^|]*) \| ([\d,]+) \|", WORKLOADS, re.MULTILINE)
+    found = {name: count for names, count in rows for name in re.findall(r"`([\w.-]+)`", names)}
+    assert found == {name: f"{preset.num_parameters:,}" for name, preset in PRESETS.items()}
