@@ -108,7 +108,8 @@ class GPT2Small(Made):
         return gpt2(GPT2Size(width=768, depth=12, num_heads=12, length=self.length))
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        return tuple(torch.zeros(samples, self.length, dtype=torch.long) for _ in range(2))
+        words = torch.zeros(samples, self.length, dtype=torch.long)
+        return words, words.clone()
 
     def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return adamw(params)
@@ -134,6 +135,7 @@ OTHERS = (
     "synchronous:exchange=ring", "peer_to_peer", "peer_to_peer:kind=broadcast", "parameter_server:servers=2",
     "cocod_sgd", "pipe_sgd", "dasgd", "diloco", "dpsgd", "adpsgd", "async_sgd", "apam", "adascale",
     "adascale:accumulate=2", "compressed", "gtop_k", "mg_wfbp", "qsgd", "terngrad", "sign_sgd", "abs_sgd:micro_batch=8",
+    "spp", "gear",
 )  # fmt: skip
 _DIGITS, _CHARACTERS = get_task("digits"), get_task("characters")
 CASES = [
