@@ -45,6 +45,7 @@ SIDEWAYS = {
     ("planner", "compare"): "steps to a target are read off grids that compare has run",
     ("validation", "predict"): "a published step time is predicted as any other",
     ("validation", "compare"): "what is validated are cells of a grid, run as compare runs them",
+    ("validation", "planner"): "lemmas and programmes of a paper are those that plans are made with",
     ("__main__", "cli"): "python -m geartrain is the command line",
     ("__init__", "api"): "the public names come from the public functions",
 }
