@@ -30,7 +30,6 @@ from geartrain.cost.compute import ROOFLINE
 from geartrain.cost.memory import total
 from geartrain.engines.real import RealEngine
 from geartrain.models.gpt2 import GPT2Size, gpt2
-from geartrain.models.preset import adamw
 from geartrain.models.resnet import resnet18
 from geartrain.runtime.context import Context
 from geartrain.runtime.loop import Training
@@ -112,7 +111,7 @@ class GPT2Small(Made):
         return words, words.clone()
 
     def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return adamw(params)
+        return torch.optim.AdamW(params, lr=1e-4, foreach=True)
 
 
 @dataclass(frozen=True)
