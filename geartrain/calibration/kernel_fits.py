@@ -1,6 +1,6 @@
 """Curves and fits of kernels from measured times; the error is told of kernels that were held out.
 
-    curve      per doubling of bytes the geometric mean over the operations of the class; neighbours that fall are pooled
+    curve      per doubling of bytes the geometric mean over the operations of the class; what falls is pooled
     product    seconds = overhead + x / rate,   x = 2 m n k (1 + h0 / m) (1 + h1 / n) (1 + h2 / k) times count
                overhead and rate by least squares of relative errors, halves by coordinate descent on a grid
 

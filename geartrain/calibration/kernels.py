@@ -41,7 +41,7 @@ aten: Any = torch.ops.aten
 _DISTANCE = 8 << 20
 _SMALLEST, _LARGEST = 1 << 10, 1 << 26
 _ROW = 256  # elements of a row that is normalised or summed; chosen
-_PRODUCTS, _CONVOLUTIONS = 40, 20
+_PRODUCTS, _CONVOLUTIONS = 40, 15
 _MOST_FLOP = 1 << 31
 _KERNEL_SIZES = (1, 3, 5, 7)
 
@@ -124,10 +124,18 @@ def _fits(timed: Sequence[tuple[Sample, float]]) -> tuple[dict[str, ProductFit],
     held: dict[KernelClass, list[tuple[float, float]]] = {}
     for key in dict.fromkeys(sample.fit for sample, _ in timed):
         rows = [(sample, seconds) for sample, seconds in timed if sample.fit == key]
-        fits[key] = fit_product([Product(*one.extents, seconds) for i, (one, seconds) in enumerate(rows) if i % 5 != 4])
-        for sample, seconds in rows[4::5]:
-            held.setdefault(sample.kind, []).append((fits[key].seconds(*sample.extents), seconds))
+        fits[key] = fit_product([_product(*row) for index, row in enumerate(rows) if index % 5 != 4])
+        for one in (_product(*row) for row in rows[4::5]):
+            held.setdefault(rows[0][0].kind, []).append(
+                (fits[key].seconds(one.m, one.n, one.k, one.count), one.seconds)
+            )
     return fits, {kind: error_of(pairs) for kind, pairs in held.items()}
+
+
+def _product(sample: Sample, seconds: float) -> Product:
+    """A backward pass counts as one product, in proportion to its operations."""
+    m, n, k, count = sample.extents
+    return Product(m, n, k, count, seconds * 2 * m * n * k * count / sample.call.work.flop)
 
 
 def _curves(timed: Sequence[tuple[Sample, float]]) -> tuple[dict[KernelClass, TimeCurve], dict[KernelClass, Error]]:
@@ -199,19 +207,24 @@ def _products(effort: Effort) -> list[Sample]:
             operands = (_meta(m, k), _meta(k, n))
             samples.append(_sample("product", aten.mm.default, *operands, fit="product/fp32", extents=(m, n, k, 1)))
     for size in _KERNEL_SIZES:
-        samples += [_convolution(size, extent) for _ in range(_CONVOLUTIONS // _share(effort))]
+        for _ in range(_CONVOLUTIONS // _share(effort)):
+            samples += _convolution(size, extent)
     return samples
 
 
-def _convolution(size: int, extent: Callable[[int, int], int]) -> Sample:
+def _convolution(size: int, extent: Callable[[int, int], int]) -> Iterator[Sample]:
+    """A convolution, and its backward pass."""
     images, inside, outside, wide = extent(1, 32), extent(4, 256), extent(8, 256), extent(7, 64)
     images = max(1, min(images, _MOST_FLOP // (2 * inside * outside * wide * wide * size * size)))
-    given = (_meta(images, inside, wide, wide), _meta(outside, inside, size, size), None)
+    given = (_meta(images, inside, wide, wide), _meta(outside, inside, size, size))
     pads = [size // 2, size // 2]
     more = ([1, 1], pads, [1, 1], False, [0, 0], 1)
     extents = (images * wide * wide, outside, inside * size * size, 1)
-    fit = f"convolution{size}x{size}/fp32"
-    return _sample("convolution", aten.convolution.default, *given, *more, fit=fit, extents=extents)
+    func, fit = aten.convolution.default, f"{size}x{size}/fp32"
+    yield _sample("convolution", func, *given, None, *more, fit=f"convolution{fit}", extents=extents)
+    func, gradient = aten.convolution_backward.default, _meta(images, outside, wide, wide)
+    rest = (None, *more, [True, True, False])
+    yield _sample("convolution", func, gradient, *given, *rest, fit=f"convolution_backward{fit}", extents=extents)
 
 
 def _share(effort: Effort) -> int:

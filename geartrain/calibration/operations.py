@@ -38,6 +38,7 @@ _MOST_COPIES = 64  # of one tensor; chosen
 _MOST_MEMORY = 256 << 20  # bytes of all copies of one tensor; chosen
 _MANY_ZEROS = 0.2  # chosen
 _WARM_UP = 2
+_LONG = 5  # times the seconds that were allowed: then one call is enough; chosen
 _FRESH = 64 << 20  # bytes of a block that the system gives each time; chosen
 _LIMITS: Mapping[str, str] = {  # which argument says how many rows there are to choose from
     "embedding": "weight",
@@ -84,7 +85,7 @@ def measure_operations(
     Args:
         recorded: of one or several steps, see `record_step`.
         num_threads: that an operation may use.
-        repeats: calls that are timed of each, at most; at least 3.
+        repeats: calls that are timed of each, at most; usually at least 3.
         seconds: that the calls of one operation may take together, about.
         device: where.
         clock: seconds; that of the thread's own CPU time where other programs run beside it.
@@ -164,7 +165,8 @@ def time_call(
         finish(device)
         passed = clock() - start
         taken.append(max(passed - (num_faults() - before) * fault, 0.1 * passed))
-        if len(taken) >= _WARM_UP + 3 and clock() - begin > seconds:
+        spent = clock() - begin
+        if (len(taken) >= _WARM_UP + 3 and spent > seconds) or (len(taken) > _WARM_UP and spent > _LONG * seconds):
             break
     return taken[_WARM_UP:]
 

@@ -2,8 +2,9 @@
 
     overhead of a phase = (time of the phase - sum of its operations, each alone) / operations of the phase
 
-Phases are forward (Python and modules), backward (the engine of autograd) and update (the optimizer's loop). Between
-small operations the net has larger ones, whose bytes push code and tensors out of the inner caches, as a step does.
+Phases are forward (Python and modules), backward (the engine of autograd) and update (the optimizer, one parameter
+after another or all at once). Between small operations the net has larger ones, whose bytes push code and tensors out
+of the inner caches, as a step does.
 
 Source: overheads T1 to T5 of Lin et al. (2024, arXiv 2404.12674); they take them from a trace of the workload itself,
 this from a net that nobody trains, so that it can be held against any workload.
@@ -17,20 +18,46 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from geartrain.calibration.operations import CPU, Clock, finish, measure_operations, threads
-from geartrain.calibration.recording import Call, Phase, Recorded, record_step
+from geartrain.calibration.recording import Phase, Recorded, record_step
+from geartrain.cluster.load import local_cluster
 from geartrain.cost.profile import Overheads
 from geartrain.cost.table import Table
+from geartrain.engines.real import Kind, RealEngine
+from geartrain.runtime.context import Context
 from geartrain.runtime.loop import Training
+from geartrain.runtime.meta import OptimizerFactory
 from geartrain.runtime.worker import Batch, Batches, Task
 from geartrain.strategies import parse
 
 _BLOCKS, _WIDTH, _SAMPLES, _WIDE = 10, 16, 4, 1 << 17  # chosen
 _STEPS = 40
+_BACKWARD = (  # what a net of other operations has in its backward
+    "_embedding_bag_backward",
+    "_log_softmax_backward_data",
+    "_softmax_backward_data",
+    "convolution_backward",
+    "embedding_dense_backward",
+    "gelu_backward",
+    "max_pool2d_with_indices_backward",
+    "mm",
+    "native_batch_norm_backward",
+    "native_dropout_backward",
+    "native_layer_norm_backward",
+    "nll_loss_backward",
+    "sigmoid_backward",
+    "threshold_backward",
+)
+OPTIMIZERS: Mapping[str, OptimizerFactory] = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
+    "adamw": lambda params: torch.optim.AdamW(params, lr=0.001, foreach=True),
+    "adagrad": lambda params: torch.optim.Adagrad(params, lr=0.01, foreach=True),
+}
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
 
 
@@ -65,7 +92,15 @@ class _Same(Batches):
 
 @dataclass(frozen=True)
 class SmallOperations(Task):
-    """A net of small operations of several kinds."""
+    """A net of small operations of several kinds.
+
+    Args:
+        optimizer_kind: of `OPTIMIZERS`.
+        blocks: how often its block of operations comes, after one linear map.
+    """
+
+    optimizer_kind: str = "sgd"
+    blocks: int = _BLOCKS
 
     name = "small-operations"
     source = "chosen"
@@ -75,10 +110,11 @@ class SmallOperations(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             block = (nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.LayerNorm(_WIDTH), nn.Tanh(), _Wide())
-            return nn.Sequential(*(_copied(module) for _ in range(_BLOCKS) for module in block))
+            blocks = (copy.deepcopy(module) for _ in range(self.blocks) for module in block)
+            return nn.Sequential(nn.Linear(_WIDTH, _WIDTH), *blocks)
 
     def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(params, lr=0.01, momentum=0.9)
+        return OPTIMIZERS[self.optimizer_kind](params)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return nn.functional.cross_entropy(model(batch.inputs), batch.targets)
@@ -90,67 +126,84 @@ class SmallOperations(Task):
         return _Same(batch // num_workers)
 
 
-def _copied(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module)
-
-
 def measure_overheads(
     *, num_threads: int = 1, device: torch.device = CPU, clock: Clock = time.perf_counter
 ) -> Overheads:
     """The overheads of this host, by operation: those of backward and of the update have others than those of forward.
+
+    `inside["step"]` is what a step of the training loop takes beside its phases, in Python.
 
     Args:
         num_threads: that an operation may use.
         device: where operations run.
         clock: seconds, as in `measure_operations`.
     """
-    recorded = record_step(Training(strategy=parse("single"), task=SmallOperations(), steps=2, batch=_SAMPLES), 1)
+    nets = {kind: _measure(SmallOperations(optimizer_kind=kind), num_threads, device, clock) for kind in OPTIMIZERS}
+    plain = nets["sgd"]
+    each = {phase: plain.overhead(phase) for phase in PHASES}
+    update = {name: net.overhead("update") for name, net in nets.items()}
+    by_op = {
+        call.work.name: update[name]
+        for name, net in nets.items()
+        for call in net.recorded.step
+        if call.phase == "update" and "_foreach" in call.work.name
+    }
+    empty = SmallOperations(blocks=0)
+    with threads(num_threads):
+        phases = _time_phases(empty, device, clock)
+    beside = max(0.0, _loop_step(empty, device, clock) - sum(phases.values()))
+    return _told(each, plain.recorded, by_op, beside)
+
+
+@dataclass(frozen=True)
+class _Net:
+    """What was measured of one net: its operations alone, and the seconds of its phases."""
+
+    recorded: Recorded
+    table: Table
+    whole: dict[Phase, float]
+
+    def overhead(self, phase: Phase) -> float:
+        """Seconds for each operation of a phase beside the operation."""
+        mine = [call for call in self.recorded.step if call.phase == phase and call.work.key in self.table.entries]
+        alone = sum(self.table.entries[call.work.key].seconds for call in mine)
+        return max(0.0, (self.whole[phase] - alone) / len(mine))
+
+
+def _measure(task: SmallOperations, num_threads: int, device: torch.device, clock: Clock) -> _Net:
+    recorded = record_step(Training(strategy=parse("single"), task=task, steps=2, batch=_SAMPLES), 1)
     table = measure_operations(
         [recorded], num_threads=num_threads, repeats=50, seconds=0.05, device=device, clock=clock
     )
     with threads(num_threads):
-        whole = _time_phases(device, clock)
-    each = {phase: _overhead(recorded.step, table, phase, whole[phase]) for phase in PHASES}
-    return told(each, [recorded])
+        return _Net(recorded, table, _time_phases(task, device, clock))
 
 
-def _overhead(calls: Iterable[Call], table: Table, phase: Phase, seconds: float) -> float:
-    mine = [call for call in calls if call.phase == phase]
-    alone = sum(table.entries[call.work.key].seconds for call in mine)
-    return max(0.0, (seconds - alone) / len(mine))
-
-
-def told(each: Mapping[Phase, float], recorded: Iterable[Recorded]) -> Overheads:
-    """Overheads by operation, from overheads by phase: an operation belongs to the phase that it is in most often.
-
-    Args:
-        each: seconds.
-        recorded: steps whose operations are told apart; others count as forward.
-    """
+def _told(each: Mapping[Phase, float], recorded: Recorded, by_op: Mapping[str, float], beside: float) -> Overheads:
+    """Overheads by operation, from overheads by phase: an operation belongs to the phase that it is in most often."""
     counts: dict[str, dict[Phase, int]] = {}
-    for one in recorded:
-        for call in one.step:
-            seen = counts.setdefault(call.work.name, dict.fromkeys(PHASES, 0))
-            seen[call.phase] += 1
-    least = min(each.values())
-    before = {op: each[max(seen, key=lambda phase: seen[phase])] - least for op, seen in counts.items()}
-    return Overheads(
-        between=least, before={"default": each["forward"] - least, **before}, after={}, inside={}, launch=0.0
-    )
+    for call in recorded.step:
+        counts.setdefault(call.work.name, dict.fromkeys(PHASES, 0))[call.phase] += 1
+    for name in _BACKWARD:
+        counts.setdefault(f"aten.{name}.default", {"forward": 0, "backward": 1, "update": 0})
+    phases = {op: max(seen, key=lambda phase: seen[phase]) for op, seen in counts.items()}
+    total = {"default": each["forward"], **{op: each[phase] for op, phase in phases.items()}, **by_op}
+    least = min(total.values())
+    before = {op: seconds - least for op, seconds in total.items()}
+    return Overheads(between=least, before=before, after={}, inside={"step": beside}, launch=0.0)
 
 
-def _time_phases(device: torch.device, clock: Clock) -> dict[Phase, float]:
+def _time_phases(task: SmallOperations, device: torch.device, clock: Clock) -> dict[Phase, float]:
     """Median seconds of each phase of the net's step."""
-    task = SmallOperations()
     model = task.model(0).to(device)
     optimizer = task.optimizer(model.parameters())
-    batches = task.batches(0, 1, _SAMPLES, 0)
+    given = task.batches(0, 1, _SAMPLES, 0).take()
+    batch = Batch(given.inputs.to(device), given.targets.to(device), 1.0)
     rows = []
     for _ in range(_STEPS):
         optimizer.zero_grad()
-        batch = batches.take()
         marks = [clock()]
-        loss = task.loss(model, Batch(batch.inputs.to(device), batch.targets.to(device), 1.0))
+        loss = task.loss(model, batch)
         finish(device)
         marks.append(clock())
         loss.backward()
@@ -162,3 +215,32 @@ def _time_phases(device: torch.device, clock: Clock) -> dict[Phase, float]:
         rows.append([after - before for before, after in itertools.pairwise(marks)])
     medians = (statistics.median(column) for column in zip(*rows[_STEPS // 4 :], strict=True))
     return dict(zip(PHASES, medians, strict=True))
+
+
+def _loop_step(task: SmallOperations, device: torch.device, clock: Clock) -> float:
+    """Median seconds of a step as the training loop takes it, on the real engine."""
+    training = Training(strategy=parse("single"), task=task, steps=_STEPS, batch=_SAMPLES, evaluate=False)
+    kind: Kind = "cuda" if device.type == "cuda" else "cpu"
+    record = RealEngine(device=kind).run(TimedSteps(training, clock), local_cluster(), workers=1)
+    seconds: list[float] = record.results[0]
+    return statistics.median(seconds[_STEPS // 4 :])
+
+
+@dataclass(frozen=True)
+class TimedSteps:
+    """`main(ctx)`: a training; returns the seconds of each of its steps by some clock."""
+
+    training: Training
+    clock: Clock
+
+    def __call__(self, ctx: Context) -> list[float]:
+        marks: list[float] = []
+        mark = ctx.mark_step
+
+        def noted(step: int, phase: Literal["begin", "end"], **values: Any) -> None:
+            marks.append(self.clock())
+            mark(step, phase, **values)
+
+        ctx.mark_step = noted  # type: ignore[method-assign]
+        self.training(ctx)
+        return [end - begin for begin, end in zip(marks[::2], marks[1::2], strict=True)]

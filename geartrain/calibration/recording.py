@@ -185,8 +185,8 @@ class _Recorder(DispatchMode):
         memory.meet(outside)
         phase: Phase = "backward" if in_backward() else "forward"
         self.calls.append(replace(call, fresh=fresh, phase=phase, memory=memory.take_events()))
+        memory.touch([*inside, *outside])  # as if at its begin: what it moves itself comes between, too
         memory.moved += call.work.nbytes
-        memory.touch([*inside, *outside])
 
     def _shape(self, tensor: Tensor) -> Any:
         if tensor.layout is not torch.strided:
