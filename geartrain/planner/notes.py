@@ -49,11 +49,16 @@ def _server_rate(predict: Predictor, ranks: int) -> float:
     return place.rate(0, place.num_ranks - 1)
 
 
-def notes(predict: Predictor, best: Candidate, tried: Sequence[BatchPlan]) -> Iterator[str]:
-    """All of them, in the order of the search."""
+def notes(predict: Predictor, best: Candidate, most: Candidate, tried: Sequence[BatchPlan]) -> Iterator[str]:
+    """All of them, in the order of the search.
+
+    Args:
+        most: the best with all workers.
+        tried: batches with as many workers as the best has.
+    """
     yield from _batch(predict, best, tried)
     yield from _convolutions(best)
-    yield from _workers(predict, best)
+    yield from _workers(best, most)
     yield from _servers(predict, best)
     yield from _learning(predict, best)
     yield from _simulation(best)
@@ -96,11 +101,17 @@ def _convolutions(best: Candidate) -> Iterator[str]:
     )
 
 
-def _workers(predict: Predictor, best: Candidate) -> Iterator[str]:
+def _workers(best: Candidate, most: Candidate) -> Iterator[str]:
+    if best.ranks < most.ranks:
+        yield (
+            f"workers: {best.ranks} of {most.ranks}; with all of them {most.strategy} is best, "
+            f"{most.closed.efficiency:.0%} efficient, "
+            f"with {most.closed.throughput:.4g} samples per second in place of {best.closed.throughput:.4g}"
+        )
     if best.ranks == 1:
         return
     share = overhead(best.closed)
-    told = f"workers: {best.closed.efficiency:.0%} efficient with {best.ranks} of {predict.ask.ranks}"
+    told = f"workers: {best.closed.efficiency:.0%} efficient with {best.ranks}"
     if share > 0:
         twice = lemmas.efficiency(2 * best.ranks, share) / lemmas.efficiency(best.ranks, share)
         told += f"; by lemma 1, R = {share:.2g}: for the same work twice as many would be {twice:.0%} as efficient"

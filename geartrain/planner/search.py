@@ -38,7 +38,7 @@ def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
     found = search(predict, ask.ranks, worth_trying(tried))
     if not found:
         raise fit.cannot_fit(predict)
-    ranks = _workers(predict, found[0])
+    most, ranks = found[0], _workers(predict, found[0])
     if ranks != ask.ranks:
         tried = batch_plans(predict, ranks)
         found = search(predict, ranks, worth_trying(tried))
@@ -55,7 +55,7 @@ def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
         faster=tuple(_faster(changed, best, measured)),
         why=tuple(why.lost(best, one) for one in ranked[1:]),
         rejected=tuple(predict.rejected.items()),
-        notes=tuple(notes.notes(predict, best, tried)),
+        notes=tuple(notes.notes(predict, best, most, tried)),
     )
 
 
@@ -85,7 +85,9 @@ def _with_smaller_batch(predict: Predictor, found: list[Candidate], tried: Seque
         if one.batch >= best.batch:
             break
         smaller = _refined(predict, best.strategy, best.ranks, one.batch, one.checkpointing)
-        if smaller is not None and smaller.closed.throughput >= CLOSE * best.closed.throughput:
+        if smaller is None or smaller.closed.efficiency < min(predict.ask.efficiency, best.closed.efficiency):
+            continue
+        if smaller.closed.throughput >= CLOSE * best.closed.throughput:
             return _search_at(predict, best.ranks, [(one.batch, one.checkpointing)])
     return found
 
@@ -158,7 +160,10 @@ def _efficient(predict: Predictor, best: Candidate) -> int:
         found = _with_workers(predict, best, count)
         if found is not None and found.closed.efficiency >= ask.efficiency:
             return count
-    return 1
+    raise ConfigurationError(
+        f"{best.ranks} workers are {best.closed.efficiency:.0%} efficient at most, and what fewer would need for "
+        f"{ask.efficiency:.0%} does not fit: ask for less efficiency, or for a smaller batch"
+    )
 
 
 def _with_workers(predict: Predictor, best: Candidate, ranks: int) -> Candidate | None:

@@ -79,6 +79,7 @@ def test_slow_wires_are_left_alone():
     """Minutes of exchange for milliseconds of computing: one worker is faster than four."""
     found = plan(made.ask(cluster=made.cluster("1 Mbit/s", memory="4 GiB"), batch=4))
     assert (found.best.ranks, found.best.strategy.name) == (1, "single")
+    assert any(note.startswith("workers: 1 of 4; with all of them") for note in found.notes)
 
 
 def test_as_many_workers_as_are_efficient():
@@ -91,6 +92,12 @@ def test_as_many_workers_as_are_efficient():
     assert 1 <= found.ranks < 16
     more = predict(asked.question(found.strategy, 2 * found.ranks, 64)) if found.ranks > 1 else None
     assert more is None or more.efficiency < wanted
+
+
+def test_efficiency_that_memory_forbids():
+    """Four samples keep 1 GiB, so that one worker has no room for the batch, and two are not as efficient."""
+    with pytest.raises(ConfigurationError, match="100% does not fit"):
+        plan(made.ask(batch=4, efficiency=0.9999))
 
 
 def test_lemma_2_gives_the_first_number_of_servers():
@@ -146,7 +153,7 @@ def test_more_workers_than_are_simulated_are_corrected_by_fewer(monkeypatch):
     assert (found.confirmed.question.ranks, found.confirmed.question.batch) == (2, 4)
     form = predict(asked.question(parse("synchronous"), 2, 4))
     assert found.step_time == pytest.approx(first.step_time * found.confirmed.step_time / form.step_time)
-    assert "simulated with 2 of 4 workers" in list(notes.notes(predictor, found, ()))
+    assert "simulated with 2 of 4 workers" in list(notes.notes(predictor, found, found, ()))
 
 
 def test_why_tells_parts_that_make_up_the_difference():
