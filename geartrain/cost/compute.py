@@ -3,6 +3,7 @@
 Roofline    from the device's description
 Constant    the same for every kernel
 Measured    from a table measured on a host
+Profiled    from a profile of a device, kernel by kernel: `geartrain.cost.profile`
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from geartrain.cluster.spec import Device
+from geartrain.cost.lanes import Fronts
+from geartrain.cost.lanes import Launch as Launch
 from geartrain.cost.memo import Memo, Same
 from geartrain.cost.table import Table
 from geartrain.errors import ConfigurationError, UnknownName
@@ -74,23 +77,16 @@ def _kernel_works(kernels: tuple[Kernel, ...], samples: float) -> tuple[Work, ..
     return _parts.get((Same(kernels), samples), make) if kernels else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel on a device with two lanes, a host's and its own; seconds.
-
-    Attributes:
-        host: what the host takes before the kernel can start.
-        device: what the device takes.
-        blocks: the host waits until the device is done.
-    """
-
-    host: float
-    device: float
-    blocks: bool = False
-
-
 class ComputeModel(ABC):
     """Prices work on a device. `str(model)` is the text that `parse_compute` reads."""
+
+    @property
+    def queued(self) -> bool:
+        """Whether the device has two lanes: the host launches ahead, and times follow from how `launches` fit together.
+
+        Else a piece of work takes its `seconds`, whatever comes before.
+        """
+        return False
 
     @abstractmethod
     def seconds(self, work: Work, device: Device) -> float: ...
@@ -226,7 +222,7 @@ class Measured(ComputeModel):
 def parse_compute(text: str, measure: Callable[[], Table] | None = None) -> ComputeModel:
     """The model that a text stands for.
 
-        roofline | roofline:efficiency=0.5 | constant:10 us | table:FILE | measured
+        roofline | roofline:efficiency=0.5 | constant:10 us | table:FILE | profile:NAME | profile:FILE | measured
 
     Args:
         text: as above.
@@ -237,13 +233,17 @@ def parse_compute(text: str, measure: Callable[[], Table] | None = None) -> Comp
         return Roofline(_efficiency(rest)) if rest else Roofline()
     if kind == "constant" and rest:
         return Constant(parse_time(rest))
+    if kind == "profile" and rest:
+        from geartrain.cost.profile import Profiled, load_profile  # which is made of the models here
+
+        return Profiled(load_profile(rest), path=rest)
     if kind == "table" and rest:
         return Measured(Table.load(rest), path=rest)
     if text == "measured":
         if measure is None:
             raise ConfigurationError("'measured' needs a task to run; give 'table:FILE' with times measured before")
         return Measured(measure())
-    known = ["roofline", "roofline:efficiency=0.5", "constant:10 us", "table:FILE", "measured"]
+    known = ["roofline", "roofline:efficiency=0.5", "constant:10 us", "table:FILE", "profile:NAME|FILE", "measured"]
     raise UnknownName("compute model", text, known)
 
 
@@ -326,8 +326,25 @@ def step_times(workload: Workload, device: Device, samples: float, model: Comput
 
 
 def _step_times(workload: Workload, device: Device, samples: float, model: ComputeModel) -> StepTimes:
+    if model.queued:
+        return _queued_times(workload, device, samples, model)
     return StepTimes(
         forward=tuple(model.seconds(forward_work(workload, layer, samples), device) for layer in workload.layers),
         backward=tuple(model.seconds(backward_work(workload, layer, samples), device) for layer in workload.layers),
         update=model.seconds(update_work(workload), device),
     )
+
+
+def _queued_times(workload: Workload, device: Device, samples: float, model: ComputeModel) -> StepTimes:
+    """The times of a device with two lanes: of each layer, how far it moves the device's front."""
+    fronts = Fronts()
+
+    def moved(work: Work) -> float:
+        before = fronts.device
+        for launch in model.launches(work, device):
+            fronts.run(launch)
+        return fronts.device - before
+
+    forward = [moved(forward_work(workload, layer, samples)) for layer in workload.layers]
+    backward = [moved(backward_work(workload, layer, samples)) for layer in reversed(workload.layers)]
+    return StepTimes(tuple(forward), tuple(reversed(backward)), moved(update_work(workload)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
+
+from geartrain.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -10,14 +14,29 @@ class TimeCurve:
     """Time over bytes moved: straight lines in logarithms between points, of the last slope beyond them.
 
     Args:
-        points: (bytes, seconds), both rising.
+        points: (bytes, seconds), both rising; bytes strictly. One alone: time grows in proportion to bytes.
     """
 
     points: tuple[tuple[float, float], ...]
 
+    def __post_init__(self) -> None:
+        sizes, times = [size for size, _ in self.points], [seconds for _, seconds in self.points]
+        positive = bool(self.points) and min(*sizes, *times) > 0 and math.isfinite(max(*sizes, *times))
+        if not positive or sorted(set(sizes)) != sizes or sorted(times) != times:
+            raise ConfigurationError(
+                f"a curve needs (bytes, seconds) above zero, both rising, not {self.points!r}; sort the points and "
+                "give one for each size"
+            )
+
     def seconds(self, nbytes: float) -> float:
-        """What a kernel that moves so many bytes takes."""
-        raise NotImplementedError("curves are not read yet")
+        """What a kernel that moves so many bytes takes; one that moves less than a byte takes what one byte takes."""
+        points, size = self.points, max(nbytes, 1.0)
+        if len(points) == 1:
+            return points[0][1] * size / points[0][0]
+        right = min(max(bisect_left(points, (size, 0.0)), 1), len(points) - 1)
+        (x0, y0), (x1, y1) = points[right - 1], points[right]
+        slope = math.log(y1 / y0) / math.log(x1 / x0)
+        return y0 * math.pow(size / x0, slope)
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,15 @@ class ProductFit:
     halves: tuple[float, float, float]
     overhead: float
 
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and len(self.halves) == 3 and min(*self.halves, self.overhead) >= 0):
+            raise ConfigurationError(
+                f"a product's fit has a rate above zero, three extents and an overhead of zero or more, not {self!r}"
+            )
+
     def seconds(self, m: float, n: float, k: float, count: float = 1) -> float:
         """What `count` products at once take."""
-        raise NotImplementedError("fits are not read yet")
+        # m / (m / (m + h0)) is m + h0, which is also right for an extent of zero.
+        h0, h1, h2 = self.halves
+        empty = not (m and n and k)
+        return self.overhead + (0.0 if empty else 2.0 * count * (m + h0) * (n + h1) * (k + h2) / self.rate)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from geartrain.cost.kernel_class import kernel_class
 from geartrain.errors import ConfigurationError
 
 Key = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
@@ -31,14 +32,10 @@ class Entry:
     nbytes: float
 
 
-def op_class(name: str) -> str:
-    """Operations that run at similar rates: "convolution", "product" or "memory", told by the operation's name."""
-    base = name.split(".")[1] if "." in name else name
-    if "conv" in base:
-        return "convolution"
-    if base in {"mm", "addmm", "bmm", "baddbmm", "mv", "dot"} or "attention" in base:
-        return "product"
-    return "memory"
+def _rate_class(name: str) -> str:
+    """Operations that run at similar rates: "convolution", "product", and "memory" for all that computes little."""
+    kind = kernel_class(name)
+    return {"convolution": "convolution", "product": "product", "attention": "product"}.get(kind, "memory")
 
 
 @dataclass(frozen=True)
@@ -58,14 +55,27 @@ class Table:
     what: str
     entries: Mapping[Key, Entry]
 
-    def text(self) -> str:
-        """The table as JSON."""
+    def data(self) -> dict[str, Any]:
+        """The table as plain values; `read` makes it again."""
         head = {"format": _FORMAT, "host": self.host, "date": self.date, "num_threads": self.num_threads}
         rows = [
             {"op": op, "shapes": shapes, "dtypes": dtypes, "seconds": e.seconds, "flop": e.flop, "bytes": e.nbytes}
             for (op, shapes, dtypes), e in self.entries.items()
         ]
-        return json.dumps({**head, "what": self.what, "entries": rows}, indent=1) + "\n"
+        return {**head, "what": self.what, "entries": rows}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Table:
+        """The table of such values; ValueError, KeyError or TypeError when they are something else."""
+        head = dict(data)
+        if head.pop("format") != _FORMAT:
+            raise ValueError("another format")
+        entries = dict(_read_entry(row) for row in head.pop("entries"))
+        return cls(**head, entries=entries)
+
+    def text(self) -> str:
+        """The table as JSON."""
+        return json.dumps(self.data(), indent=1) + "\n"
 
     def save(self, path: str | Path) -> None:
         """Write the table as JSON."""
@@ -75,11 +85,7 @@ class Table:
     def load(cls, path: str | Path) -> Table:
         """Read what `save` wrote; ConfigurationError when there is no such file or it is something else."""
         try:
-            data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-            if data.pop("format") != _FORMAT:
-                raise ValueError("another format")
-            entries = dict(_read_entry(row) for row in data.pop("entries"))
-            return cls(**data, entries=entries)
+            return cls.read(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigurationError(f"no table of times can be read from {str(path)!r}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -105,7 +111,7 @@ class Table:
         measured: dict[str, float] = {}
         ideal: dict[str, float] = {}
         for (op, _, _), entry in self.entries.items():
-            kind = op_class(op)
+            kind = _rate_class(op)
             measured[kind] = measured.get(kind, 0.0) + entry.seconds
             ideal[kind] = ideal.get(kind, 0.0) + self._roofline(entry.flop, entry.nbytes)
         return {kind: measured[kind] / ideal[kind] for kind in measured if ideal[kind] > 0}
@@ -115,7 +121,7 @@ class Table:
 
         seconds = scale of the class * (launches + max(flop / best FLOP rate, bytes / best memory rate))
         """
-        scale = self.scales.get(op_class(name))
+        scale = self.scales.get(_rate_class(name))
         return None if scale is None else scale * self._roofline(flop, nbytes, num_kernels)
 
 

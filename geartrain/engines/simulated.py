@@ -184,13 +184,15 @@ class SimulatedContext(Context):
         return self._shared[name]
 
     def mark_step(self, step: int, phase: Literal["begin", "end"], **values: Any) -> None:
-        now = self._kernel.me().now
+        activity = self._kernel.me()
+        now = activity.now
         steps = self._state.log.steps
         if phase == "begin":
             self._ranks.new_step(self.rank)
             self._state.step = step
             steps.append(StepMark(step, now, values=dict(values)))
         else:
+            activity.host = now
             steps[-1].end = now
             steps[-1].values.update(values)
 

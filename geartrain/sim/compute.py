@@ -1,6 +1,10 @@
 """Compute in virtual time: every operation a rank runs is priced on its device and charged to its clock, as it runs.
 
 Because charges fall inside forward and backward, what a program overlaps with communication is overlapped here too.
+
+A device with two lanes (`ComputeModel.queued`) has a host that launches ahead: an activity's `host` is where that
+stands, its `now` where the device does. Waiting for communication holds up the device alone; reading a number and the
+end of a step hold up the host until the device is done.
 """
 
 from __future__ import annotations
@@ -8,17 +12,22 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from geartrain.cluster.placement import Pace
 from geartrain.cluster.spec import Device
 from geartrain.cost.compute import ComputeModel, Work
+from geartrain.cost.lanes import Fronts, Launch
 from geartrain.runtime import charging
 from geartrain.runtime.charging import Works
 from geartrain.runtime.opcost import FREE, OpCosts
 from geartrain.sim.kernel import Activity, Kernel, Stopped
 from geartrain.torch_private import DispatchMode, FakeTensor
+
+_READ: Any = torch.ops.aten._local_scalar_dense.default
+"""What reads a number of a tensor, for which the host waits."""
 
 
 class Pacer:
@@ -62,6 +71,8 @@ class Prices:
 
     def __init__(self, model: ComputeModel, device: Device) -> None:
         self._model, self._device = model, device
+        self.queued = model.queued
+        self._launches: dict[Work, tuple[Launch, ...]] = {}
         self._known: dict[Work, float] = {}
         self._by_identity: dict[int, tuple[Work, float]] = {}
         self._lists: dict[Works, tuple[float, ...]] = {}
@@ -78,6 +89,13 @@ class Prices:
                 return seconds
             entry = self._by_identity[id(work)] = (work, seconds)
         return entry[1]
+
+    def launches_of(self, work: Work) -> tuple[Launch, ...]:
+        """The kernels of a piece of work on a device with two lanes."""
+        launches = self._launches.get(work)
+        if launches is None:
+            launches = self._launches[work] = self._model.launches(work, self._device)
+        return launches
 
     def of_all(self, works: Works) -> tuple[float, ...]:
         seconds = self._lists.get(works)
@@ -102,19 +120,38 @@ class ChargeMode(DispatchMode):
                 return NotImplemented  # a tensor subclass (DTensor) runs its local operations, which come back here
         result = func(*args, **kwargs) if kwargs else func(*args)
         work = self._cost(func, args, kwargs, result)
-        if work is not FREE and not fake and not charging.paused():
-            self.charge(work)
+        if work is not FREE:
+            if not fake and not charging.paused():
+                self.charge(work)
+        elif func is _READ:
+            self._activity.host = self._activity.now
         return result
 
     def charge(self, work: Work) -> None:
         if self._kernel.stopping:
             raise Stopped
-        self._activity.now += self._prices.of(work) * self._pacer.slowness
+        if self._prices.queued:
+            self._launch(work)
+        else:
+            self._activity.now += self._prices.of(work) * self._pacer.slowness
         self._activity.polls = 0
+
+    def _launch(self, work: Work) -> None:
+        """The host takes its time whatever the device's pace."""
+        activity, slowness = self._activity, self._pacer.slowness
+        fronts = Fronts(activity.host, activity.now)
+        for launch in self._prices.launches_of(work):
+            fronts.run(Launch(launch.host, launch.device * slowness, launch.blocks))
+        activity.host, activity.now = fronts.host, fronts.device
 
     def charge_all(self, works: Works) -> None:
         if self._kernel.stopping:
             raise Stopped
+        if self._prices.queued:
+            for work in works.items:
+                self._launch(work)
+            self._activity.polls = 0
+            return
         now, slowness = self._activity.now, self._pacer.slowness
         for seconds in self._prices.of_all(works):
             now += seconds * slowness  # one by one, to the same last bit as with `charge`

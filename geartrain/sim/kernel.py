@@ -74,6 +74,7 @@ class Activity:
         rank: the rank it belongs to.
         name: "" for the rank's main program, else the lane's name.
         now: its own clock, in virtual seconds; never behind the kernel's.
+        host: where its host stands, on a device with two lanes; never ahead of `now`.
         waits_for: what it stands still for, None while it can go on.
         state: what belongs to it and is nobody's business here.
     """
@@ -82,6 +83,7 @@ class Activity:
         "daemon",
         "ended",
         "error",
+        "host",
         "lock",
         "name",
         "now",
@@ -99,7 +101,7 @@ class Activity:
 
     def __init__(self, rank: int, name: str, daemon: bool) -> None:
         self.rank, self.name, self.daemon = rank, name, daemon
-        self.now = 0.0
+        self.now = self.host = 0.0
         self.lock = threading.Lock()
         self.lock.acquire()
         self.token = 0
@@ -158,7 +160,7 @@ class Kernel:
     def add(self, rank: int, name: str, body: Callable[[], Any], *, daemon: bool = False, now: float = 0.0) -> Activity:
         """A new activity that starts at virtual time `now`. Its thread exists at once and waits for the baton."""
         activity = Activity(rank, name, daemon)
-        activity.now = now
+        activity.now = activity.host = now
         activity.thread = threading.Thread(target=self._run, args=(activity, body), daemon=True, name=repr(activity))
         self.activities.append(activity)
         self._alive += not daemon
