@@ -8,16 +8,22 @@ from geartrain.models.attention import SelfAttention
 from geartrain.models.bert import bert
 from geartrain.models.gpt2 import GPT2Size, gpt2
 from geartrain.models.llama import LlamaSize, Turn, llama
+from geartrain.models.preset import class_loss
+from geartrain.models.settings import Settings
+from geartrain.models.t5 import T5, Attention, T5Size, _buckets
+from geartrain.models.traced import Model
+from geartrain.models.traced import traced as traced_model
 
+SMALL_LLAMA = {"width": 8, "depth": 2, "num_heads": 2, "inner": 12, "vocabulary": 11, "length": 6}
 WORDS = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
 
-def small_gpt2(tied=True):
-    return gpt2(GPT2Size(width=8, depth=2, num_heads=2, vocabulary=11, length=6, dropout=0.0, tied=tied))
+def small_gpt2(**more):
+    return gpt2(GPT2Size(width=8, depth=2, num_heads=2, vocabulary=11, length=6, dropout=0.0, **more))
 
 
 def small_llama(**more):
-    return llama(LlamaSize(width=8, depth=2, num_heads=2, inner=12, vocabulary=11, length=6, **more))
+    return llama(LlamaSize(**{**SMALL_LLAMA, **more}))
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +42,68 @@ def test_attention_equals_torchs(length):
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=length is not None)
     expected = attention.out(seen.transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(x), expected)
+
+
+@pytest.mark.parametrize("length", [None, 5])
+def test_fused_attention_is_the_same(length):
+    explicit, fused = (SelfAttention(8, 4, length=length, num_groups=2, fused=fused) for fused in (False, True))
+    fused.load_state_dict(explicit.state_dict())
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(explicit(x), fused(x))
+
+
+def test_groups_of_heads_share_keys_and_values():
+    """With the weights of two groups repeated for four heads, all heads of their own come to the same."""
+    groups, heads = SelfAttention(8, 4, num_groups=2), SelfAttention(8, 4)
+    weights = groups.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        weights[name] = weights[name].unflatten(0, (2, 2)).repeat_interleave(2, dim=0).flatten(0, 1)
+    heads.load_state_dict(weights)
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(groups(x), heads(x))
+
+
+def test_fused_attention_keeps_and_moves_no_scores():
+    """Of what length squared grows with, only the FLOP are left: 4 and 8 of products, 2 that backward repeats."""
+    length, width, depth = 64, 16, 2
+    shape = {"width": width, "length": length}
+    explicit = traced(lambda: small_llama(**shape), length)
+    fused = traced(lambda: small_llama(**shape, fused=True), length)
+    # Of two heads the sum of each row instead of the row.
+    saved = 2 * length * (length - 1) * 4
+    assert total(fused, "activation") == total(explicit, "activation") - depth * saved
+    kernels = [k for layer in fused.layers for k in (*layer.forward_kernels, *layer.backward_kernels)]
+    flash = [k.flop[1] for k in kernels if "flash" in k.op]
+    assert flash == [4 * length**2 * width, 10 * length**2 * width] * depth
+    assert total(fused, "recomputed_flop") == depth * 2 * length**2 * width
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("make", [small_gpt2, small_llama])
+def test_products_are_those_that_are_counted_by_hand(make, fused):
+    """6 N and 12 L H Q T for each token, with the parameters of products alone as N."""
+    width, length, depth, vocabulary = 8, 6, 2, 11
+    workload = traced(lambda: make(fused=fused), length)
+    found = sum(
+        kernel.count * kernel.flop[1]
+        for layer in workload.layers
+        for kernel in (*layer.forward_kernels, *layer.backward_kernels)
+        if kernel.op.split(".")[1] in ("mm", "addmm", "bmm") or "flash" in kernel.op
+    )
+    inner = 2 * 4 * width if make is small_gpt2 else 3 * 12
+    multiplied = depth * (4 * width**2 + inner * width) + vocabulary * width
+    by_hand = length * (6 * multiplied + 12 * depth * width * length)
+    assert found - total(workload, "recomputed_flop") == pytest.approx(by_hand, rel=1e-12)
+
+
+def traced(make, length):
+    with torch.device("meta"):
+        model = Model(module=make(), inputs=[torch.empty(1, length, dtype=torch.long)], loss=class_loss)
+    return traced_model(model, Settings(), name="small", source="chosen")
+
+
+def total(workload, field):
+    return sum(getattr(layer, field) for layer in workload.layers)
 
 
 @pytest.mark.parametrize("make", [small_gpt2, small_llama])
@@ -77,3 +145,36 @@ def test_the_first_scores_of_gpt2_favour_nobody():
     model = gpt2(GPT2Size(width=64, depth=4, num_heads=4, vocabulary=11, length=6, dropout=0.0, tied=False))
     loss = F.cross_entropy(model(WORDS)[0], WORDS[0])
     assert float(loss.detach()) == pytest.approx(torch.tensor(11.0).log().item(), abs=0.15)
+
+
+T5_SIZE = T5Size(width=8, depth=2, num_heads=2, inner=12, head_width=4, vocabulary=11, length=6)
+
+
+def test_t5_decodes_in_order_and_sees_the_whole_text():
+    model = T5(T5_SIZE)
+    encoded = model.encoder(model.embedding(WORDS))
+    other = WORDS.clone()
+    other[0, 4] = 2
+    before, after = (model.decoder(model.embedding(words), encoded) for words in (WORDS, other))
+    assert torch.equal(before[:, :4], after[:, :4]) and not torch.equal(before[:, 4], after[:, 4])
+    assert not torch.equal(encoded[:, 0], model.encoder(model.embedding(other))[:, 0])
+    assert model(WORDS).shape == (1, 6, 11)
+
+
+def test_t5_attention_is_torchs_without_scaling():
+    attention, x, seen = Attention(T5_SIZE), torch.randn(3, 5, 8), torch.randn(3, 6, 8)
+    bias = torch.randn(2, 5, 6)
+    q, k, v = (
+        part(of).unflatten(-1, (2, 4)).transpose(1, 2)
+        for part, of in ((attention.query, x), (attention.key, seen), (attention.value, seen))
+    )
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+    torch.testing.assert_close(attention(x, seen, bias), attention.out(expected.transpose(1, 2).flatten(2)))
+
+
+def test_distances_have_buckets():
+    """Both ways 16 a side, 8 exact, then 8 + 8 ln(d / 8) / ln(16); one way 16 exact, then 16 + 16 ln(d / 16) / ln 8."""
+    both = _buckets(torch.tensor([0, -3, 3, -7, 20, -20, 127, 500, -500]), 32, both_ways=True)
+    assert both.tolist() == [0, 3, 19, 7, 26, 10, 31, 31, 15]
+    one = _buckets(torch.tensor([5, 0, -1, -15, -20, -100, -500]), 32, both_ways=False)
+    assert one.tolist() == [0, 0, 1, 15, 17, 30, 31]
