@@ -17,6 +17,7 @@ from pathlib import Path
 
 from geartrain.report.reading import Run, read_runs
 from geartrain.report.svg import Scale, element, label, log_ticks, number
+from geartrain.strategies import parse
 
 HERE = Path(__file__).parent
 RATES = ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s")
@@ -60,6 +61,7 @@ STRATEGIES = {  # as on the command line -> family
     "switchml": "in the network",
     "gear": "parts of the model",
 }
+FAMILIES = {str(parse(text)): family for text, family in STRATEGIES.items()}  # as runs call them
 COLOURS = {
     "in step": "#0072b2",
     "compressed": "#009e73",
@@ -70,7 +72,7 @@ COLOURS = {
     "parts of the model": "#5a5a5a",
 }
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-TASKS = {"digits": (300, 64, 0.3), "characters": (120, 64, 2.2)}  # -> steps, global batch, loss to reach
+TASKS = {"digits": (300, 64, 0.3), "characters": (100, 32, 2.5)}  # -> steps, global batch, loss to reach
 
 
 def command(task: str, workers: int, out: Path, jobs: int) -> list[str]:
@@ -128,8 +130,8 @@ def picture(runs: Sequence[Run], title: str, target: float, width: float = 760, 
     )
     ends: list[tuple[float, str, str]] = []
     for name, points in lines.items():
-        family = STRATEGIES.get(name, "in step")
-        place = [other for other in lines if STRATEGIES.get(other) == family].index(name)
+        family = FAMILIES[name]
+        place = [other for other in lines if FAMILIES[other] == family].index(name)
         shown = [(x(time), y(max(value, y.low))) for time, value in points]
         path = "M" + "L".join(f"{number(a)},{number(b)}" for a, b in shown)
         dash = DASHES[place % 4] or None
@@ -201,7 +203,7 @@ def tell(folder: Path, task: str, workers: int, pictures: Path) -> None:
             title = f"{task}, {workers} workers, {rate}"
             drawn = picture(here, title, target)
             (pictures / f"time-{task}-{workers}-{name.removeprefix('workstations-')}.svg").write_text(drawn + "\n")
-    for strategy in STRATEGIES:
+    for strategy in FAMILIES:
         cells = [times[rate].get(strategy) for rate in RATES]
         print(f"{strategy:24}" + "".join(f"{'-' if cell is None else f'{cell:.3g}':>14}" for cell in cells))
 
