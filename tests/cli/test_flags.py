@@ -9,7 +9,19 @@ from geartrain.cli.app import app
 
 FLAGS = {
     "": ["--version"],
-    "calibrate": ["--cluster", "--engine", "--force", "--json", "--out", "--quick", "--ranks", "--sizes"],
+    "calibrate": [
+        "--cluster",
+        "--device",
+        "--engine",
+        "--force",
+        "--json",
+        "--out",
+        "--profile",
+        "--quick",
+        "--ranks",
+        "--sizes",
+        "--trace",
+    ],
     "clusters": ["--json"],
     "compare": [
         "--batch",
