@@ -103,7 +103,10 @@ def compare(
         ),
     ] = "simulated",
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Training steps. (default: 50 for a task, 3 for a workload)")
+        int | None,
+        typer.Option(
+            metavar="N", help="Training steps. (default: 50 for a task, at most 500 to a target, 3 for a workload)"
+        ),
     ] = None,
     batch: Annotated[
         int | None,

@@ -24,8 +24,8 @@ from geartrain.runtime.targets import Targets
 from geartrain.runtime.worker import Task
 from geartrain.workload.spec import Workload
 
-TASK_STEPS, WORKLOAD_STEPS = 50, 3
-"""Default steps. Those of a workload are all alike: there are no numbers that could change."""
+TASK_STEPS, TARGET_STEPS, WORKLOAD_STEPS = 50, 500, 3
+"""Default steps, and with a target. Those of a workload are all alike: there are no numbers that could change."""
 
 SHAPES = "shapes alone: one walk through the layers is recorded for each number of samples and replayed on every rank"
 
@@ -125,6 +125,14 @@ def again(asked: Asked, given: Collection[str]) -> Asked:
     return Asked(**{**now, **kept}, out=asked.resume, resume=asked.resume, jobs=asked.jobs)
 
 
+def _steps(asked: Asked) -> int:
+    if asked.steps is not None:
+        return asked.steps
+    if asked.workload:
+        return WORKLOAD_STEPS
+    return TASK_STEPS if asked.target_loss is None and asked.target_metric is None else TARGET_STEPS
+
+
 def build(asked: Asked) -> Grid:
     """The grid that was asked for; ConfigurationError when it cannot be."""
     from geartrain.strategies import parse, parse_list
@@ -133,7 +141,7 @@ def build(asked: Asked) -> Grid:
     task = _task(asked)
     ranks = _numbers(asked.ranks)
     clusters = [load_cluster(text.strip()) for text in asked.cluster.split(",")]
-    steps = asked.steps if asked.steps is not None else WORKLOAD_STEPS if asked.workload else TASK_STEPS
+    steps = _steps(asked)
     batch = asked.batch if asked.batch is not None else SAMPLES_PER_WORKER * max(ranks)
     _check_batch(task, batch, ranks, asked.seed)
     engines = _engines(asked, task, batch, ranks)
