@@ -290,6 +290,7 @@ def update_work(workload: Workload, numel: int | None = None) -> Work:
         nbytes=workload.update_traffic * elements * workload.element_size,
         dtype=workload.dtype,
         num_kernels=workload.update_kernels,
+        parts=_kernel_works(workload.update_operations, 1) if elements == workload.num_parameters else (),
     )
 
 

@@ -46,7 +46,8 @@ class _Sum:
         self.flop += work.flop
         self.nbytes += work.nbytes
         self.kernels += work.num_kernels
-        self.works.append(work)
+        if work.num_kernels:
+            self.works.append(work)
 
 
 @dataclass(eq=False)
@@ -310,6 +311,7 @@ def _with_update(workload: Workload, module: nn.Module, optimizer: OptimizerFact
         update_flop=counted.flop / numel,
         update_traffic=counted.nbytes / nbytes,
         update_kernels=counted.kernels,
+        update_operations=Kernels(_BATCHES).of(counted.works, counted.works),
         memory=workload.memory and replace(workload.memory, update=footprint.most),
     )
 

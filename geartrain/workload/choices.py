@@ -76,7 +76,9 @@ def _in_two_bytes(workload: Workload, dtype: str) -> Workload:
             update=memory.update // 2,
         )
     parts = tuple(_part_in_two_bytes(part, dtype) for part in workload.parts)
-    return replace(workload, layers=layers, dtype=dtype, element_size=2, parts=parts, memory=memory)
+    return replace(
+        workload, layers=layers, dtype=dtype, element_size=2, parts=parts, memory=memory, update_operations=()
+    )
 
 
 def _part_in_two_bytes(part: Part, dtype: str) -> Part:
@@ -135,7 +137,7 @@ def with_master_weights(workload: Workload) -> Workload:
             update=2 * memory.update,
         )
     layers = tuple(_with_casts(layer, workload.dtype) for layer in workload.layers)
-    return replace(workload, layers=layers, element_size=4, gradient_dtype="fp32", memory=memory)
+    return replace(workload, layers=layers, element_size=4, gradient_dtype="fp32", memory=memory, update_operations=())
 
 
 def _with_casts(layer: Layer, dtype: str) -> Layer:

@@ -177,6 +177,7 @@ class Workload:
         update_flop: operations per parameter in the update (SGD 1, momentum 3).
         update_traffic: bytes that the update moves per parameter byte (SGD 3, momentum 8: v *= m; v += g; p += v).
         update_kernels: kernels that the update launches when it takes all parameters at a time.
+        update_operations: those kernels in order; empty where only their sums are known.
         parts: the model as an ordered list of parts; empty where it has no such order or nobody said.
         gradient_dtype: of gradients, where it is another than `dtype`, which is then that of the arithmetic.
         memory: what a step needs beside parameters and state, measured on shapes; None where nobody looked.
@@ -191,6 +192,7 @@ class Workload:
     update_flop: float = 3.0
     update_traffic: float = 8.0
     update_kernels: int = 3
+    update_operations: tuple[Kernel, ...] = ()
     parts: tuple[Part, ...] = ()
     gradient_dtype: str | None = None
     memory: MemoryShape | None = None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from geartrain.cost.compute import backward_work, forward_work
+from geartrain.cost.compute import backward_work, forward_work, update_work
 from geartrain.runtime.opcost import FREE, OpCosts
 from geartrain.runtime.tracing import trace_workload
 from geartrain.torch_private import DispatchMode
@@ -81,6 +81,30 @@ def test_equal_blocks_share_their_kernels(workload):
 def test_a_look_up_says_of_what(workload):
     (layer,) = (layer for layer in workload.layers if layer.name == "words")
     assert layer.forward_kernels[0].lookup == Lookup(rows=11, width=6, per_sample=5.0)
+
+
+def test_the_update_is_what_the_optimizer_runs(workload):
+    model = Small()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    update = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    update.step()
+    with _Keys() as seen:
+        update.step()
+    example = torch.empty(1, 5, dtype=torch.long)
+    found = trace_workload(
+        Small(),
+        [example],
+        lambda out: out.square().sum(),
+        name="small",
+        source="chosen",
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, foreach=False),
+    )
+    whole = update_work(found)
+    assert Counter(part.key for part in whole.parts) == Counter(seen.keys)
+    assert sum(part.nbytes for part in whole.parts) == pytest.approx(whole.nbytes)
+    assert update_work(found, 5).parts == ()
+    assert update_work(workload).parts == ()
 
 
 def test_a_layer_whose_operations_change_with_the_batch_has_none():
