@@ -10,12 +10,20 @@ from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 from geartrain import torch_private
 from geartrain.cluster.load import load_cluster
 from geartrain.engines.simulated import SimulatedEngine
 from geartrain.runtime.context import Context
-from geartrain.torch_private import Call, PythonGroup, WorldTable, reduce_op_name, worlds_per_thread
+from geartrain.torch_private import (
+    Call,
+    PythonGroup,
+    WorldTable,
+    flash_attention_shapes,
+    reduce_op_name,
+    worlds_per_thread,
+)
 
 CLUSTER = load_cluster("ethernet-10g")
 
@@ -160,6 +168,18 @@ def test_a_lane_knows_groups_by_name_that_its_rank_makes_and_leaves_later():
     results = SimulatedEngine().run(main, CLUSTER, workers=2).results
     assert results == [[[3.0], [rank + 1.0], [3.0]] for rank in range(2)]
     assert not dist.is_initialized()
+
+
+def test_fused_attention_has_shapes_and_a_backward():
+    """The shapes are those of the public function on real tensors; FLOP are counted in one operation each way."""
+    q, k, v = (torch.empty(2, 3, 5, 8, device="meta", requires_grad=True) for _ in range(3))
+    seen = flash_attention_shapes(q, k, v, 0.0, True)
+    real = torch.nn.functional.scaled_dot_product_attention(*(torch.randn(2, 3, 5, 8) for _ in range(3)))
+    assert (seen.shape, seen.dtype) == (real.shape, real.dtype)
+    with FlopCounterMode(display=False) as counted:
+        flash_attention_shapes(q, k, v, 0.0, True).sum().backward()
+    assert (q.grad.shape, k.grad.shape, v.grad.shape) == (q.shape, k.shape, v.shape)
+    assert counted.get_total_flops() == (4 + 10) * 2 * 3 * 5 * 5 * 8
 
 
 def test_where_backward_is_known():
