@@ -34,6 +34,7 @@ from geartrain.models.resnet import resnet18
 from geartrain.runtime.context import Context
 from geartrain.runtime.loop import Training
 from geartrain.runtime.memory import measured_peak
+from geartrain.runtime.strategy import Strategy
 from geartrain.runtime.tracing import task_workload
 from geartrain.runtime.worker import Batch, Batches, Task
 from geartrain.strategies import parse
@@ -154,7 +155,7 @@ CASES = [
 class Watched:
     """What each rank runs: (live bytes at the peak, growth of resident memory).
 
-    A server works in lanes, which the profiler does not see: of it, what lives at its end.
+    A server works in lanes, which the profiler does not see: of it, what lives at its end, without temporaries.
     """
 
     training: Training
@@ -184,19 +185,19 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def predicted(case: Case) -> tuple[Mapping[str, int], Sequence[Mapping[str, int]]]:
-    """Of a worker and of each service, by closed form."""
+def predicted(case: Case) -> tuple[Strategy, Mapping[str, int], Sequence[Mapping[str, int]]]:
+    """The strategy with all decided, and the memory of a worker and of each service, by closed form."""
     strategy, workload = parse(case.strategy), task_workload(case.task)
     place = Placement(CLUSTER, case.workers, strategy.roles(case.workers).services)
     given = (workload, place, case.batch, ROOFLINE)
-    cost = strategy.planned(*given).cost(*given)
-    return cost.memory, cost.services
+    strategy = strategy.planned(*given)
+    cost = strategy.cost(*given)
+    return strategy, cost.memory, cost.services
 
 
 def row(case: Case) -> tuple[str, float]:
     """A line of the table, and the error of the worker's peak."""
-    kinds, services = predicted(case)
-    strategy = parse(case.strategy)
+    strategy, kinds, services = predicted(case)
     training = Training(strategy=strategy, task=case.task, steps=case.steps, batch=case.batch, evaluate=False)
     record = RealEngine("cpu", patience=900).run(
         Watched(training), CLUSTER, workers=case.workers, services=strategy.roles(case.workers).services
@@ -208,8 +209,9 @@ def row(case: Case) -> tuple[str, float]:
     sizes = " | ".join(format_size(nbytes) for nbytes in (peak, total(kinds)))
     text = f"| {case.what} | {at} | {sizes} | {error:+.1%} | {format_size(grown)} | {told} |"
     for service, (kept, more) in zip(services, record.results[case.workers :], strict=True):
-        text += f"\n| | its server, at the end | {format_size(kept)} | {format_size(total(service))} | "
-        text += f"{total(service) / kept - 1:+.1%} | {format_size(more)} | |"
+        stays = total(service) - service.get("temporaries", 0)
+        text += f"\n| | what stays on its server | {format_size(kept)} | {format_size(stays)} | "
+        text += f"{stays / kept - 1:+.1%} | {format_size(more)} | |"
     return text, error
 
 

@@ -157,7 +157,7 @@ class BucketCost:
         decode: seconds from its end until the gradient is global.
         sent: by worker.
         residual: bytes kept between steps.
-        held: bytes from the start of the exchange to its end.
+        held: bytes of what travels, there until the next exchange.
         working: the most bytes beside, while something is encoded or decoded.
     """
 

@@ -152,7 +152,7 @@ def groups_cost(
 def _memory(
     workload: Workload, samples: int, buckets: Sequence[BucketCost], overlap: bool, optimizer: float
 ) -> dict[str, int]:
-    """When backward has ended all payloads are under way; before, a bucket may be encoded at any time."""
+    """Payloads are there until those of the next step take their place; a bucket may be encoded in backward."""
     working = max((bucket.working for bucket in buckets), default=0)
     return closed_forms.worker_memory(
         workload,
@@ -160,6 +160,7 @@ def _memory(
         optimizer=optimizer,
         gradients="kept" if overlap else "moved",
         beside=working if overlap and len(buckets) > 1 else 0,
-        afterwards=working + sum(bucket.held for bucket in buckets),
+        afterwards=working,
+        payloads=sum(bucket.held for bucket in buckets),
         residual=sum(bucket.residual for bucket in buckets),
     )

@@ -48,14 +48,27 @@ def plain(gradients, optimizer=1.0):
         ("parameter_server", "moved", 0, 0),
         ("parameter_server:overlap=true", "kept", 0, 0),
         ("async_sgd", "moved", 0, 0),
-        ("top_k:overlap=false", "moved", 1, 1),  # the residual
-        ("top_k:feedback=momentum_correction", "kept", 0, 2),  # and the momentum, which the optimizer has no more
         ("adascale", "kept", 1, 0),
     ],
 )
 def test_copies_of_the_model(text, gradients, optimizer, copies):
-    # Shards and pieces may have an element more than their share, and payloads of top_k come at the end of backward.
+    # Shards and pieces may have an element more than their share.
     assert total(cost(text)[0].memory) == pytest.approx(plain(gradients, optimizer) + copies * SIZE, abs=16)
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer", "residual", "payloads"),
+    [
+        # 382 values and places, packed once more, and those of four workers.
+        ("top_k", SIZE, SIZE, 6 * 382 * 8),
+        # The momentum is beside the residual, and the optimizer has it no more.
+        ("top_k:feedback=momentum_correction", 0, 2 * SIZE, 6 * 382 * 8),
+        ("compressed:codec=fp16", SIZE, 0, SIZE // 2),
+    ],
+)
+def test_of_what_is_encoded(text, optimizer, residual, payloads):
+    memory = cost(text)[0].memory
+    assert (memory["optimizer"], memory.get("residual", 0), memory["payloads"]) == (optimizer, residual, payloads)
 
 
 def test_passes_over_parts_of_a_batch_have_less_activations():
@@ -65,12 +78,12 @@ def test_passes_over_parts_of_a_batch_have_less_activations():
 
 
 def test_gathered_payloads_grow_with_the_workers():
-    """Ends that hold all payloads at once, in a model whose activations are nothing beside them."""
+    """Each worker has its own, packed, and everybody's."""
     workload = task_workload(get_task("packages-text"))
     found = []
     for workers in (2, 8):
         memory = parse("top_k:density=0.5").cost(workload, Placement(CLUSTER, workers), 8 * workers).memory
-        found.append(memory["temporaries"])
+        found.append(memory["payloads"])
     payload = workload.num_parameters // 2 * 8  # a value and a place of 4 bytes each
     assert found[1] - found[0] == pytest.approx(6 * payload, rel=0.01)
 
