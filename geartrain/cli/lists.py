@@ -39,12 +39,13 @@ def workloads() -> list[Row]:
 
     known = [
         _row(f"{HF}{name}", f"{entry.num_parameters:,} parameters", f"config.json of {name}")
-        for name, entry in sorted(KNOWN.items())
+        for name, entry in KNOWN.items()
     ]
-    return [
+    presets = [
         _row(name, f"{preset.num_parameters:,} parameters{_own_settings(preset.settings)}", preset.source)
-        for name, preset in sorted(PRESETS.items())
-    ] + known
+        for name, preset in PRESETS.items()
+    ]
+    return sorted(presets + known, key=lambda row: row["name"])
 
 
 def _own_settings(settings: Mapping[str, Any]) -> str:
