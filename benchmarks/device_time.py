@@ -233,7 +233,7 @@ def predicted_part(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_seconds(case: Case, ranks: int, profile: Profile, shared: Mapping[int, dict[str, Any]]) -> float:
-    """Of the simulated step, and what computing loses to communication beside it."""
+    """Of the simulated step, what computing loses to communication beside it, and what the loop takes beside both."""
     cluster = local_cluster()
     if ranks in shared:
         cluster = cluster.model_copy(update={"measured": Measurements.model_validate(shared[ranks])})
@@ -241,7 +241,8 @@ def step_seconds(case: Case, ranks: int, profile: Profile, shared: Mapping[int, 
     record = engine.run(training(case, ranks, WARM_UP), cluster, workers=ranks, meta=not case.numbers)
     mean = mean_step(split(record))
     assert mean is not None, "steps were taken"
-    return mean.step_time + steals(cluster, ranks) * mean.hidden_communication
+    beside = profile.overheads.inside.get("step", 0.0)
+    return mean.step_time + beside + steals(cluster, ranks) * mean.hidden_communication
 
 
 def steals(cluster: Cluster, ranks: int) -> float:
