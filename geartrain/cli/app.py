@@ -121,7 +121,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help='What computing costs in virtual time: roofline, measured, "constant:10 us" an operation, table:FILE. '
+            help='What computing costs in virtual time: roofline, measured, "constant:10 us" an operation, table:FILE, '
+            "profile:FILE. "
             "(default: measured for a task on cluster local, roofline otherwise)",
         ),
     ] = None,
@@ -215,7 +216,8 @@ def simulate(
         str,
         typer.Option(
             metavar="MODEL",
-            help='What computing costs in virtual time: roofline, "constant:10 us" per operation, table:FILE.',
+            help='What computing costs in virtual time: roofline, "constant:10 us" per operation, table:FILE, '
+            "profile:FILE.",
         ),
     ] = "roofline",
     real_clock: Annotated[
@@ -266,7 +268,7 @@ def emulate(
         typer.Option(
             metavar="MODEL",
             help="Sleep for what computing would take on the cluster's devices: roofline, "
-            '"constant:10 us" per operation, table:FILE. (default: it takes what this machine takes)',
+            '"constant:10 us" per operation, table:FILE, profile:FILE. (default: it takes what this machine takes)',
         ),
     ] = None,
     torchrun: Annotated[
