@@ -6,6 +6,7 @@ import torch
 
 from geartrain.models import get_workload
 from geartrain.models.dlrm import DLRM, DLRMSize
+from geartrain.tasks.workload_task import WorkloadTask
 
 SIZE = DLRMSize(bottom=(3, 6, 4), rows=(5, 7), top=(5, 1), lookups=2)
 
@@ -24,6 +25,12 @@ def test_scores_by_hand():
     ]
     expected = model.top(torch.cat([first, torch.stack(products, dim=1)], dim=1))
     torch.testing.assert_close(model(dense, indices), expected)
+
+
+def test_a_stand_in_has_its_parameters():
+    names = [name for name, _ in WorkloadTask(get_workload("dlrm-ddp")).model(0).named_parameters()]
+    assert names[:2] == ["bottom.0.weight", "bottom.0.bias"] and names[-1] == "top.8.bias"
+    assert len(names) == 2 * 3 + 8 + 2 * 5
 
 
 def test_a_look_up_reads_its_rows_and_no_others():

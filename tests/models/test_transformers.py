@@ -13,6 +13,7 @@ from geartrain.models.settings import Settings
 from geartrain.models.t5 import T5, Attention, T5Size, _buckets
 from geartrain.models.traced import Model
 from geartrain.models.traced import traced as traced_model
+from geartrain.tasks.workload_task import WorkloadTask
 
 SMALL_LLAMA = {"width": 8, "depth": 2, "num_heads": 2, "inner": 12, "vocabulary": 11, "length": 6}
 WORDS = torch.tensor([[3, 1, 4, 1, 5, 9]])
@@ -178,3 +179,20 @@ def test_distances_have_buckets():
     assert both.tolist() == [0, 3, 19, 7, 26, 10, 31, 31, 15]
     one = _buckets(torch.tensor([5, 0, -1, -15, -20, -100, -500]), 32, both_ways=False)
     assert one.tolist() == [0, 0, 1, 15, 17, 30, 31]
+
+
+def test_t5_products_by_hand():
+    """For each token of a text: forward once and backward twice."""
+    width, inner, heads, length, depth = 8, 12, 8, 6, 2
+    workload = traced(lambda: T5(T5_SIZE), length)
+    found = sum(
+        kernel.count * kernel.flop[1]
+        for layer in workload.layers
+        for kernel in (*layer.forward_kernels, *layer.backward_kernels)
+        if kernel.op.split(".")[1] in ("mm", "bmm")
+    )
+    attention = 4 * width * heads + 2 * length * heads
+    block = 2 * width * inner
+    assert found == 6 * length * (depth * (attention + block) + depth * (2 * attention + block) + 11 * width)
+    names = [name for name, _ in WorkloadTask(workload).model(0).named_parameters()]
+    assert names == [name for name, _ in T5(T5_SIZE).named_parameters()]
