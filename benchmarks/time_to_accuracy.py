@@ -14,12 +14,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from geartrain.report.reading import Run, read_runs
 from geartrain.report.svg import Scale, element, label, log_ticks, number
 from geartrain.strategies import parse
 
 HERE = Path(__file__).parent
+Curves = dict[str, list[tuple[float, float]]]
 RATES = ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s")
 CLUSTER = """\
 # Machines of 20 GFLOP/s, what a core reaches on small products.
@@ -72,7 +74,7 @@ COLOURS = {
     "parts of the model": "#5a5a5a",
 }
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-TASKS = {"digits": (300, 64, 0.3), "characters": (100, 32, 2.5)}  # -> steps, global batch, loss to reach
+TASKS = {"digits": (300, 64, 0.3), "characters": (100, 32, 2.7)}  # -> steps, global batch, loss to reach
 
 
 def command(task: str, workers: int, out: Path, jobs: int) -> list[str]:
@@ -116,30 +118,23 @@ def reached(points: Sequence[tuple[float, float]], target: float) -> float | Non
     return next((time for time, loss in points if loss <= target), None)
 
 
-def picture(runs: Sequence[Run], title: str, target: float, width: float = 760, height: float = 420) -> str:
-    """Loss against virtual time, both logarithmic, with names at the ends of the lines."""
-    lines = {run.strategy: smooth(run) for run in runs if len(run.curve) > 20}
-    times = [time for points in lines.values() for time, _ in points]
-    values = [value for points in lines.values() for _, value in points if value > 0]
-    right = width - 170
-    x = Scale(min(times), max(times), 56, right, log=True)
-    y = Scale(max(min(values), target / 10), max(values), height - 44, 40, log=True)
-    parts = [element("rect", width=width, height=height, fill="#ffffff"), *_frame(x, y, title, height, right)]
-    parts.append(
-        element("path", d=f"M56,{number(y(target))}H{number(right)}", stroke="#b3261e", stroke_dasharray="2 4")
-    )
-    ends: list[tuple[float, str, str]] = []
-    for name, points in lines.items():
-        family = FAMILIES[name]
-        place = [other for other in lines if FAMILIES[other] == family].index(name)
-        shown = [(x(time), y(max(value, y.low))) for time, value in points]
-        path = "M" + "L".join(f"{number(a)},{number(b)}" for a, b in shown)
-        dash = DASHES[place % 4] or None
-        parts.append(
-            element("path", d=path, fill="none", stroke=COLOURS[family], stroke_width=1.8, stroke_dasharray=dash)
-        )
-        ends.append((shown[-1][1], name, COLOURS[family]))
-    parts += _names(ends, right, height)
+def picture(runs: Sequence[Run], title: str, target: float, width: float = 800, height: float = 420) -> str:
+    """Loss against virtual time, both logarithmic, down to the target; who got there first is on top of the list."""
+    lines = {run.strategy: until(smooth(run), target) for run in runs if len(run.curve) > 20}
+    points = [point for line in lines.values() for point in line]
+    right = width - 265
+    x = Scale(min(time for time, _ in points), max(time for time, _ in points), 56, right, log=True)
+    y = Scale(target, max(loss for _, loss in points), height - 44, 40, log=True)
+    parts = [element("rect", width=width, height=height, fill="#ffffff"), *_frame(x, y, title, target, height, right)]
+    for name, line in lines.items():
+        path = "M" + "L".join(f"{number(x(time))},{number(y(loss))}" for time, loss in line)
+        parts.append(element("path", d=path, **_pen(name)))
+        if line[-1][1] <= target:
+            parts.append(
+                element("circle", cx=number(x(line[-1][0])), cy=number(y(target)), r=3, fill=_pen(name)["stroke"])
+            )
+    order = sorted(lines, key=lambda name: (lines[name][-1][1] > target, lines[name][-1][0]))
+    parts += _list(order, lines, target, right)
     box = f"0 0 {number(width)} {number(height)}"
     font = "system-ui, Segoe UI, Roboto, Arial, sans-serif"
     return element(
@@ -147,7 +142,24 @@ def picture(runs: Sequence[Run], title: str, target: float, width: float = 760, 
     )
 
 
-def _frame(x: Scale, y: Scale, title: str, height: float, right: float) -> Iterator[str]:
+def until(points: Sequence[tuple[float, float]], target: float) -> list[tuple[float, float]]:
+    """A curve up to where it is at the target first, and no further."""
+    found: list[tuple[float, float]] = []
+    for time, loss in points:
+        found.append((time, max(loss, target)))
+        if loss <= target:
+            break
+    return found
+
+
+def _pen(name: str) -> dict[str, Any]:
+    family = FAMILIES[name]
+    place = [other for other in FAMILIES if FAMILIES[other] == family].index(name)
+    dash = DASHES[place % len(DASHES)] or None
+    return {"fill": "none", "stroke": COLOURS[family], "stroke_width": 1.8, "stroke_dasharray": dash}
+
+
+def _frame(x: Scale, y: Scale, title: str, target: float, height: float, right: float) -> Iterator[str]:
     yield label(8, 20, title, font_weight="600", font_size="14", fill="#1b1f24")
     for tick in log_ticks(x.low, x.high):
         yield element("path", d=f"M{number(x(tick))},40V{number(height - 44)}", stroke="#e6eaee")
@@ -156,16 +168,18 @@ def _frame(x: Scale, y: Scale, title: str, height: float, right: float) -> Itera
         yield element("path", d=f"M56,{number(y(tick))}H{number(right)}", stroke="#e6eaee")
         yield label(50, y(tick) + 4, f"{tick:g}", text_anchor="end", fill="#59636e")
     yield label(right, height - 10, "virtual time", text_anchor="end", fill="#59636e")
-    yield label(8, 36, "loss", fill="#59636e")
+    yield label(8, 36, f"loss, down to {target:g}", fill="#59636e")
 
 
-def _names(ends: list[tuple[float, str, str]], right: float, height: float) -> Iterator[str]:
-    """Names beside the ends of the lines, apart from each other."""
-    at = 40.0
-    room = (height - 44) / max(len(ends), 1)
-    for where, name, colour in sorted(ends):
-        at = max(at + min(14.0, room), where + 4) if at > 40 else max(at, where + 4)
-        yield label(right + 8, min(at, height - 6), name, fill=colour)
+def _list(order: Sequence[str], lines: Curves, target: float, right: float) -> Iterator[str]:
+    """Seconds to the target and names, the first on top."""
+    for row, name in enumerate(order):
+        at = 52 + 21 * row
+        time, loss = lines[name][-1]
+        told = f"{time:.3g} s" if loss <= target else "-"
+        yield element("path", d=f"M{number(right + 14)},{at - 4}H{number(right + 42)}", **_pen(name))
+        yield label(right + 92, at, told, text_anchor="end", fill="#1b1f24")
+        yield label(right + 98, at, name, fill=_pen(name)["stroke"])
 
 
 def main() -> int:
