@@ -3,9 +3,9 @@
     python benchmarks/memory.py [CASE ...]      all cases unless some are named; `--list` names them
 
 Each case trains in fresh processes of the real engine for a few steps under PyTorch's profiler, which sees every
-allocation of the worker's thread; worker 0 is measured. Beside it stands the growth of the process's resident memory at
-its highest, which holds more: what kernels take for themselves, libraries loaded on the way, what the allocator keeps.
-Data is loaded before. The bar is 10 % of the live bytes.
+allocation of a worker's thread; the worker that needs most is told, as in the closed form. Beside it stands the
+growth of its resident memory at its highest, which holds more: what kernels take for themselves, libraries loaded on
+the way, what the allocator keeps. Data is loaded before. The bar is 10 % of the live bytes.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def row(case: Case) -> tuple[str, float]:
     record = RealEngine("cpu", patience=900).run(
         Watched(training), CLUSTER, workers=case.workers, services=strategy.roles(case.workers).services
     )
-    peak, grown = record.results[0]
+    peak, grown = max(record.results[: case.workers])
     error = total(kinds) / peak - 1
     told = ", ".join(f"{kind} {format_size(nbytes)}" for kind, nbytes in kinds.items() if nbytes)
     at = f"{case.workers} x `{case.strategy}`" if case.workers > 1 else f"`{case.strategy}`"

@@ -23,6 +23,7 @@ from geartrain.cost.placed import native_collective, travel
 from geartrain.cost.terms import Cost, Traffic
 from geartrain.parallel.list_order import Channel, Timeline, Times
 from geartrain.parallel.partition import Plan, deliveries, shares
+from geartrain.parallel.schedule_table import Block
 from geartrain.strategies import closed_forms
 from geartrain.workload.spec import UNUSED, Layer, Parameter, Workload
 
@@ -163,6 +164,17 @@ class PipelinePrices:
             "activations": round(samples * activation),
         }
 
+    def memory_in(self, plan: Plan, stage: int, row: Sequence[Block]) -> dict[str, int]:
+        """The same for a stage with this order of blocks: a micro-batch is there from its forward to its backward."""
+        replicas = len(plan.stages[stage].ranks)
+        held = most = 0.0
+        for block in row:
+            layers = [layer for part in plan.pieces[block.piece] for layer in self.layers[part]]
+            activation = -(-self.micro_batch // replicas) * sum(layer.activation for layer in layers)
+            held += activation if block.kind == "F" else -activation
+            most = max(most, held)
+        return self.memory(self.parts_of(plan, stage), replicas) | {"activations": round(most)}
+
     # --- a whole plan -----------------------------------------------------------------------------------------------
 
     def times(self, plan: Plan) -> Times:
@@ -233,7 +245,7 @@ def cost(prices: PipelinePrices, plan: Plan, timeline: Timeline, alone: Timeline
     bubble = max(0.0, seconds(prices, plan, alone) - compute)
     exposed = max(0.0, seconds(prices, plan, timeline) - compute - bubble)
     in_flight = count * sum(c.forward + c.backward + 2 * c.latency for c in times.channels) + max(times.sums)
-    memory = [prices.memory(prices.parts_of(plan, n), len(stage.ranks)) for n, stage in enumerate(plan.stages)]
+    memory = [prices.memory_in(plan, stage, row) for stage, row in enumerate(timeline.table.rows)]
     return Cost(
         compute=compute,
         bubble=bubble,

@@ -77,6 +77,14 @@ def test_passes_over_parts_of_a_batch_have_less_activations():
     assert two["activations"] < 0.7 * one["activations"]
 
 
+def test_an_order_says_how_many_micro_batches_a_stage_holds():
+    held = []
+    for order in ("FBFBFBFB", "F2BFB2FB", "F4B4"):
+        strategy = parse(f"spp:plan=4@0,order={order},micro_batches=4")
+        held.append(strategy.cost(WORKLOAD, Placement(CLUSTER, 1), BATCH).memory["activations"])
+    assert held == pytest.approx([held[0], 2 * held[0], 4 * held[0]], abs=4)
+
+
 def test_gathered_payloads_grow_with_the_workers():
     """Each worker has its own, packed, and everybody's."""
     workload = task_workload(get_task("packages-text"))
