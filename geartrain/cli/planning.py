@@ -145,8 +145,8 @@ def _sentence(best: Candidate, names: Names) -> str:
 
 def _faster(plan: Plan) -> list[str]:
     return [
-        f"{one.strategy}: {format_time(one.closed.step_time)} a step, "
-        f"so it may need up to {plan.best.step_time / one.closed.step_time:.4g} times the steps"
+        f"{one.strategy}: {format_time(one.step_time)} a step of {one.batch} samples with {one.ranks} worker(s), "
+        f"so it may need up to {plan.best.score / one.score:.4g} times the steps"
         for one in plan.faster
     ]
 

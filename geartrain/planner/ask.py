@@ -125,7 +125,8 @@ class Plan:
 
     Attributes:
         runners_up: the best of other methods, the best first.
-        faster: methods that change what is learned and have shorter steps, of which nobody knows how many they need.
+        faster: methods that change what is learned and take less time for a sample; how many more steps they need,
+            nobody knows.
         why: what each runner-up lost by, in words.
         rejected: (candidate, why it does not compete).
         notes: how batch, devices and servers were found, and what a reader must know.

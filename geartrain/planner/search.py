@@ -6,7 +6,8 @@
               faster
     methods   each that trains as synchronous does, from its defaults, one setting after another at its best value;
               of servers, the number of lemma 2 and its neighbours; each method at every batch of the first step
-    best      by seconds per sample, times the steps that a method needs where they were measured
+    best      by seconds per sample, times the steps that a method needs where they were measured; methods that change
+              what is learned are asked with all workers, too
 
 Source: Zou and others, 2017, arXiv 1709.06622, procedure of the planner; the search over methods is ours.
 """
@@ -43,7 +44,7 @@ def plan(ask: Ask, told: Told = lambda what: None) -> Plan:
         tried = batch_plans(predict, ranks)
         found = search(predict, ranks, worth_trying(tried))
     found = _with_smaller_batch(predict, found, tried)
-    changed = _changed(predict, found[0])
+    changed = [*_changed(predict, found[0]), *(_changed(predict, most) if ranks != ask.ranks else ())]
     measured = [one for one in changed if str(one.strategy) in _factors(ask)]
     ranked = sorted([*found, *measured], key=lambda one: one.score)
     ranked = confirm.confirmed(ranked, predict, told)
@@ -184,7 +185,7 @@ def _factors(ask: Ask) -> dict[str, float]:
 
 
 def _changed(predict: Predictor, best: Candidate) -> list[Candidate]:
-    """The methods that change what is learned, where the best of the others stands: as measured, or at defaults."""
+    """The methods that change what is learned, where one of the others stands: as measured, or at defaults."""
     factors = _factors(predict.ask)
     known = [text for text in factors if parse(text).name in space.changes_learning()]
     texts = dict.fromkeys([*known, *space.changes_learning()]) if best.ranks > 1 else {}
@@ -196,10 +197,14 @@ def _changed(predict: Predictor, best: Candidate) -> list[Candidate]:
         _candidate(predict, parse(text), best.ranks, best.batch, best.checkpointing, factors.get(text, 1.0))
         for text in texts
     )
-    return [one for one in found if one is not None]
+    wanted = predict.ask.efficiency
+    return [one for one in found if one is not None and (not wanted or one.closed.efficiency >= wanted)]
 
 
 def _faster(changed: Sequence[Candidate], best: Candidate, measured: Sequence[Candidate]) -> list[Candidate]:
-    """Those with shorter steps whose number of steps is unknown, the shortest first."""
-    unknown = [one for one in changed if one not in measured and one.closed.step_time < best.closed.step_time]
-    return sorted(unknown, key=lambda one: one.closed.step_time)
+    """Those with less time for a sample whose number of steps is unknown, the fastest first, each once."""
+    unknown = [one for one in changed if one not in measured and one.score < best.score]
+    found = dict[str, Candidate]()
+    for one in sorted(unknown, key=lambda one: one.score):
+        found.setdefault(str(one.strategy), one)
+    return list(found.values())

@@ -43,6 +43,8 @@ def lost(best: Candidate, other: Candidate) -> str:
 def _apart(best: Candidate, other: Candidate) -> str:
     """In what else the two differ."""
     words = []
+    if other.ranks != best.ranks:
+        words.append(f"it has {other.ranks} worker(s)")
     if other.steps_factor != best.steps_factor:
         words.append(f"it needs {other.steps_factor / best.steps_factor:.3g} times the steps")
     if (other.batch, other.checkpointing) != (best.batch, best.checkpointing):

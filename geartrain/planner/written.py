@@ -122,7 +122,10 @@ def as_json(plan: Plan, names: Names) -> dict[str, Any]:
             }
             for one in plan.runners_up
         ],
-        "faster_per_step": [{"strategy": str(one.strategy), "step_time": one.closed.step_time} for one in plan.faster],
+        "faster_per_sample": [
+            {"strategy": str(one.strategy), "ranks": one.ranks, "batch": one.batch, "step_time": one.step_time}
+            for one in plan.faster
+        ],
         "rejected": [{"candidate": candidate, "reason": reason} for candidate, reason in plan.rejected],
         "notes": list(plan.notes),
     }

@@ -195,3 +195,16 @@ def test_methods_that_learn_something_else_compete_by_measured_steps():
     assert "dasgd" not in {one.strategy.name for one in few_steps.faster}
     many_steps = plan(dataclasses.replace(asked, statistics=statistics(synchronous=1.0, local_sgd=50.0)))
     assert many_steps.best.strategy.name in space.SPACE
+
+
+def test_methods_that_learn_something_else_are_asked_with_all_workers():
+    """On these wires one worker is faster than four that exchange gradients, and not than four that seldom average."""
+    asked = made.ask(batch=4, cluster=made.cluster("500 Mbit/s", memory="4 GiB"))
+    plain = plan(asked)
+    assert plain.best.ranks == 1
+    diloco = next(one for one in plain.faster if one.strategy.name == "diloco")
+    assert diloco.ranks == 4
+    assert diloco.closed.throughput > plain.best.closed.throughput
+    found = plan(dataclasses.replace(asked, statistics=statistics(synchronous=1.0, diloco=1.0)))
+    assert (found.best.strategy.name, found.best.ranks) == ("diloco", 4)
+    assert any("it has 1 worker(s)" in line for line in found.why)
