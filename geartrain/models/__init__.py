@@ -7,7 +7,7 @@ from pathlib import Path
 from geartrain.errors import UnknownName
 from geartrain.models import alexnet, bert, dlrm, googlenet, gpt2, gpt3, llama, resnet, t5, vgg
 from geartrain.models.hf import hf_workload
-from geartrain.models.hf_known import KNOWN
+from geartrain.models.hf_known import known_config
 from geartrain.models.kept import kept_workload
 from geartrain.models.own import own_workload
 from geartrain.models.preset import Preset
@@ -64,7 +64,7 @@ def _workload(text: str, changed: int) -> Workload:
     name, settings = split(text)
     if name in PRESETS:
         return kept_workload(text, lambda: PRESETS[name].workload(text, settings))
-    if name.removeprefix(HF) in KNOWN and name.startswith(HF):
+    if name.startswith(HF) and known_config(name.removeprefix(HF)):
         return kept_workload(text, lambda: hf_workload(name.removeprefix(HF), settings, name=text))
     if name.startswith(HF):
         return hf_workload(name.removeprefix(HF), settings, name=text)

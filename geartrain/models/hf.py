@@ -1,6 +1,6 @@
 """Workloads of Hugging Face configurations, without weights and without the network.
 
-    hf:gpt2                     a name of the table KNOWN: the model is built here, of the families below
+    hf:gpt2                     a name of the table `KNOWN`: the model is built here, of the families below
     hf:path/to/config.json      a configuration file, of the same families
     hf:any/other-name           with the optional package `transformers`, from its cache on this machine
 
@@ -20,7 +20,7 @@ from geartrain.errors import ConfigurationError, TaskError
 from geartrain.models.bert import bert_preset
 from geartrain.models.gpt2 import GPT2Size, gpt_preset
 from geartrain.models.hf_auto import auto_workload
-from geartrain.models.hf_known import KNOWN
+from geartrain.models.hf_known import known_config
 from geartrain.models.llama import LlamaSize, llama_preset
 from geartrain.models.preset import Preset
 from geartrain.models.settings import Settings
@@ -45,8 +45,8 @@ def hf_workload(hub_name: str, settings: Settings | None = None, *, name: str = 
     TaskError for a file that is no configuration, ConfigurationError for one of another shape than its family here.
     """
     settings, name = settings or Settings(), name or f"hf:{hub_name}"
-    if hub_name in KNOWN:
-        known = KNOWN[hub_name]
+    known = known_config(hub_name)
+    if known is not None:
         return _preset(known.config, f"config.json of {hub_name}", known.num_parameters).workload(name, settings)
     if hub_name.endswith(".json"):
         config = _read(Path(hub_name))

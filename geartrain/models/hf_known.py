@@ -63,3 +63,12 @@ KNOWN: Mapping[str, HFConfig] = {
     ),
 }
 """Name on the hub -> its configuration."""
+
+_OWNERS = ("openai-community", "google-bert", "google-t5")
+"""Before names that the hub has with and without them."""
+
+
+def known_config(hub_name: str) -> HFConfig | None:
+    """The configuration of that name, if it is known; `openai-community/gpt2` is `gpt2`."""
+    owner, _, short = hub_name.rpartition("/")
+    return KNOWN.get(short if owner in _OWNERS else hub_name)

@@ -184,7 +184,7 @@ def checkpointed(workload: Workload, which: str) -> Workload:
 
     A block is what the shallowest numbered module holds ("block3", "layer1.0"). Of each its input is kept; in backward
     its whole forward pass runs again before any of its own backward, so that all of it counts as work of its last
-    layer.
+    layer. (torch's early stop would leave out what comes after the last tensor that backward needs.)
 
     Costs: the FLOP, traffic and kernels of the blocks' forward passes, in `recomputed_flop` and not in `model_flop`.
     What lives at once in backward is all kept inputs and the activations of the largest block.

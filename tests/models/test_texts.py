@@ -12,7 +12,7 @@ from geartrain.cli import main
 from geartrain.errors import ConfigurationError, TaskError, UnknownName
 from geartrain.models import get_workload
 from geartrain.models.hf import hf_workload
-from geartrain.models.hf_known import KNOWN
+from geartrain.models.hf_known import KNOWN, known_config
 from geartrain.models.settings import Settings, of_their_kind, split
 
 TINY = {
@@ -170,6 +170,11 @@ def test_compare_goes_through_the_motions_of_a_text(workdir, capsys):
     (told,) = json.loads(capsys.readouterr().out)
     # Gradients are in fp32 on the wire: of two workers each sends all of it once.
     assert told["bytes_sent_per_rank"] == pytest.approx(4 * COUNTS["llama"], rel=0.01)
+
+
+def test_names_with_and_without_their_owner():
+    assert known_config("openai-community/gpt2") is known_config("gpt2") is KNOWN["gpt2"]
+    assert known_config("somebody/gpt2") is None
 
 
 @pytest.mark.parametrize("name", KNOWN)
