@@ -61,7 +61,7 @@ from geartrain.tasks import get_task
 from geartrain.tasks.data import DealtBatches
 
 BARS = {1: (0.08, 0.15), 2: (0.10, 0.20), 4: (0.10, 0.20)}
-WARM_UP = 3
+SIMULATED = 3  # steps, of which the first is left out
 PATIENCE = 240.0  # seconds of one part
 LENGTH = 128  # tokens of a sample of GPT-2
 
@@ -124,22 +124,34 @@ def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
 
 @dataclass(frozen=True)
 class Case:
-    """A task, the samples of each worker, how many steps are measured, and whether numbers matter to what it costs."""
+    """A task and how it is measured.
+
+    Attributes:
+        batch: samples of each worker.
+        steps: measured ones of one process; of several as many fewer, as they share cores.
+        numbers: they matter to what it costs, and are cheap to compute.
+        most_ranks, most_rounds: what the time allows.
+    """
 
     task: Callable[[], Task]
     batch: int
     steps: int
     numbers: bool = False
     most_ranks: int = 4
+    most_rounds: int = 9
+
+    @property
+    def warm_up(self) -> int:
+        return 3 if self.steps >= 20 else 2
 
 
 CASES: Mapping[str, Case] = {
     "digits": Case(lambda: get_task("digits"), 64, 60, numbers=True),
-    "characters": Case(lambda: get_task("characters"), 16, 40, numbers=True),
+    "characters": Case(lambda: get_task("characters"), 16, 40),
     "packages-text": Case(lambda: get_task("packages-text"), 64, 60, numbers=True),
-    "resnet18": Case(ResNet18, 8, 20),
-    "gpt2-1": Case(GPT2Small, 1, 20),
-    "gpt2-8": Case(GPT2Small, 8, 6, most_ranks=1),
+    "resnet18": Case(ResNet18, 8, 12),
+    "gpt2-1": Case(GPT2Small, 1, 8, most_rounds=1),
+    "gpt2-8": Case(GPT2Small, 8, 3, most_ranks=1, most_rounds=1),
 }
 
 
@@ -174,10 +186,11 @@ class Timed:
 def real_part(asked: dict[str, Any]) -> dict[str, float]:
     """Median over the steps: of the slowest worker's wall time, and of the mean CPU time of a worker."""
     case, ranks = CASES[asked["case"]], asked["ranks"]
-    steps = WARM_UP + (max(3, case.steps // 3) if asked["quick"] else case.steps)
+    wanted = case.steps // 3 if asked["quick"] else case.steps
+    steps = case.warm_up + max(3, wanted // ranks)
     main = Timed(training(case, ranks, steps))
     results = RealEngine(device=asked["device"]).run(main, local_cluster(), workers=ranks).results
-    by_step = [results[:ranks] for results in zip(*results, strict=True)][min(WARM_UP, steps - 3) :]
+    by_step = list(zip(*results[:ranks], strict=True))[case.warm_up :]
     return {
         "wall": statistics.median(max(wall for wall, _ in step) for step in by_step),
         "cpu": statistics.median(statistics.fmean(cpu for _, cpu in step) for step in by_step),
@@ -212,7 +225,8 @@ def predicted_part(asked: dict[str, Any]) -> dict[str, Any]:
     case, shared = CASES[asked["case"]], {int(ranks): one for ranks, one in asked["measured"].items()}
     rough = Profile.load(asked["profile"])
     ranks = [ranks for ranks in asked["all_ranks"] if ranks <= case.most_ranks]
-    recorded = {each: record_step(training(case, each, 2), each, numbers=case.numbers) for each in ranks}
+    steps = case.warm_up + case.steps // 2 if case.numbers else SIMULATED  # how many zeros there are half way
+    recorded = {each: record_step(training(case, each, 1), each, numbers=case.numbers, steps=steps) for each in ranks}
     table = measure_operations(
         [*recorded.values()],
         repeats=5 if asked["quick"] else 15,
@@ -238,7 +252,7 @@ def step_seconds(case: Case, ranks: int, profile: Profile, shared: Mapping[int, 
     if ranks in shared:
         cluster = cluster.model_copy(update={"measured": Measurements.model_validate(shared[ranks])})
     engine = SimulatedEngine(Profiled(profile))
-    record = engine.run(training(case, ranks, WARM_UP), cluster, workers=ranks, meta=not case.numbers)
+    record = engine.run(training(case, ranks, SIMULATED), cluster, workers=ranks, meta=not case.numbers)
     mean = mean_step(split(record))
     assert mean is not None, "steps were taken"
     beside = profile.overheads.inside.get("step", 0.0)
@@ -310,6 +324,7 @@ class Row:
 
 def rounds(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """Everything measured; rows without a prediction or a measurement are left out."""
+    end = time.monotonic() + 60 * options.minutes
     all_ranks = [int(one) for one in options.ranks.split(",")]
     common = {"quick": options.quick, "device": options.device, "clock": options.clock, "all_ranks": all_ranks}
     common["profile"] = str(folder / "profile.json")
@@ -327,6 +342,11 @@ def rounds(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], l
         for one in measured.values():
             print(f"    {one['sharing'][0]}", flush=True)
         for name in options.cases.split(","):
+            if turn >= CASES[name].most_rounds:
+                continue
+            if time.monotonic() > end:
+                print(f"  {name}: left out, as {options.minutes:g} minutes are over", flush=True)
+                continue
             one_case({**common, "case": name, "measured": measured}, rows)
     return errors, [row for row in rows.values() if row.operations and row.wall]
 
@@ -410,6 +430,7 @@ def main() -> int:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which nothing new is begun")
     parser.add_argument("--quick", action="store_true", help="one round, fewer repeats and steps")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clock", default="wall", choices=["wall", "cpu"])

@@ -36,7 +36,8 @@ Phase = Literal["forward", "backward", "update"]
 NEVER = math.inf
 """The distance of what the step has not touched before."""
 
-_STEPS = 3  # recorded is the last: the first makes what the optimizer keeps, the second knows distances to the first
+STEPS = 3
+"""That are gone through at least."""
 
 
 @dataclass(frozen=True)
@@ -238,17 +239,19 @@ def _with_update(calls: list[Call]) -> list[Call]:
     return calls[: last + 1] + [replace(call, phase="update") for call in calls[last + 1 :]]
 
 
-def record_step(training: Training, workers: int, *, numbers: bool = False) -> Recorded:
+def record_step(training: Training, workers: int, *, numbers: bool = False, steps: int = STEPS) -> Recorded:
     """The operations of one step of worker 0, in order, as any engine has it run them.
 
     Args:
         training: what is trained and how; its own number of steps does not matter.
         workers: how many train.
         numbers: compute, which tells how many zeros there are; else only shapes are known.
+        steps: how many are gone through, of which the last is recorded; at least 3, as the first makes what the
+            optimizer keeps and the second has no distances to it.
 
     Raises StrategyError where shapes do not say what a strategy does.
     """
-    few = replace(training, steps=_STEPS, evaluate=False, checkpoints=None, targets=None)
+    few = replace(training, steps=max(STEPS, steps), evaluate=False, checkpoints=None, targets=None)
     run = SimulatedEngine().run(_Recording(few), local_cluster(), workers=workers, meta=not numbers)
     recorded: Recorded = run.results[0]
     return recorded
