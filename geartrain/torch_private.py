@@ -653,6 +653,11 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1 and torch._C._current_autograd_node() is not None
 
 
+def is_composed(name: str) -> bool:
+    """Whether an operation like "aten::linear" is made of others, which are what a device runs."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
+
+
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the running backward has done its last node, before callbacks queued later than this."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)

@@ -194,3 +194,11 @@ def test_where_backward_is_known():
     (x * 2).backward()
     assert told == [("hook", True), ("end", False)]
     assert not torch_private.in_backward()
+
+
+def test_operations_that_are_made_of_others():
+    """A linear map is; what it comes to, and a view, are not."""
+    kinds = {
+        name: torch_private.is_composed(f"aten::{name}") for name in ("linear", "conv2d", "addmm", "convolution", "t")
+    }
+    assert kinds == {"linear": True, "conv2d": True, "addmm": False, "convolution": False, "t": False}

@@ -35,6 +35,7 @@ from geartrain.cost.curves import ProductFit, TimeCurve
 from geartrain.cost.kernel_class import KernelClass, kernel_class
 from geartrain.cost.profile import Overheads, Profile
 from geartrain.errors import ConfigurationError
+from geartrain.torch_private import is_composed
 
 _CPU_EVENT, _GPU_EVENT = 2.0, 4.0  # microseconds of the profiler, given by the source
 _LONGEST_GAP = 200.0
@@ -139,8 +140,7 @@ def _kind(base: str) -> str:
     funcs = [getattr(packet, overload) for overload in packet.overloads()]
     if funcs[0].is_view:
         return "view"
-    composed = torch._C._dispatch_has_kernel_for_dispatch_key(funcs[0].name(), "CompositeImplicitAutograd")
-    return "composed" if composed else "own"
+    return "composed" if is_composed(funcs[0].name()) else "own"
 
 
 def _operations(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Operation], dict[Any, list[float]]]:
