@@ -3,11 +3,14 @@
 import math
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from geartrain.cluster import Placement, load_cluster
 from geartrain.cluster.measured import CollectiveCurve, CollectiveTime, Measurements, Sharing
 from geartrain.cost.collective_curve import fit_curve
 from geartrain.cost.placed import native_collective
+from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import ConfigurationError
 
 SIZES = [1 << power for power in range(6, 27)]
@@ -91,3 +94,22 @@ def test_ranks_that_share_a_host_are_slower():
     cluster = with_measured(sharing=(Sharing(ranks=4, slowdown=2.5, steals=0.3),))
     assert [Placement(cluster, ranks).speed(0) for ranks in (2, 4)] == [1.0, 0.4]
     assert [Placement(cluster, ranks).steals for ranks in (2, 4)] == [0.0, 0.3]
+
+
+def test_the_simulator_takes_what_the_closed_form_takes():
+    """A small, a middle and a large all-reduce of 2 ranks, each from when both are there."""
+    sizes = (4, 1 << 14, 1 << 22)
+
+    def program(ctx):
+        ends = []
+        for size in sizes:
+            begin = ctx.clock.now()
+            dist.all_reduce(torch.zeros(size // 4, device=ctx.device), group=ctx.workers)
+            ends.append(ctx.clock.now() - begin)
+        return ends
+
+    cluster = with_measured(curves=(CURVE,))
+    found = SimulatedEngine().run(program, cluster, workers=2, meta=True).results[0]
+    place = Placement(cluster, 2)
+    assert found == pytest.approx([native_collective(place, "all_reduce", size, 4)[0] for size in sizes])
+    assert found == pytest.approx([CURVE.seconds(size) for size in sizes])
