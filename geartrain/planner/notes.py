@@ -125,9 +125,10 @@ def _servers(predict: Predictor, best: Candidate) -> Iterator[str]:
     if count is None:
         return
     size, rate = predict.ask.workload.gradient_bytes, _server_rate(predict, best.ranks)
+    more = ", more than there are workers: the wires are too slow for servers" if count > best.ranks else ""
     yield (
         f"servers: by lemma 2, {count} would hide pushes and pulls of {format_size(size)} by {best.ranks} workers "
-        f"behind {format_time(best.closed.compute)} of computing, on wires of {format_rate(rate)}"
+        f"behind {format_time(best.closed.compute)} of computing, on wires of {format_rate(rate)}{more}"
     )
 
 

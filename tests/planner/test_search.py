@@ -94,6 +94,10 @@ def test_as_many_workers_as_are_efficient():
     assert more is None or more.efficiency < wanted
 
 
+def _notes(asked, candidate):
+    return list(notes.notes(Predictor(asked), candidate, candidate, ()))
+
+
 def test_efficiency_that_memory_forbids():
     """Four samples keep 1 GiB, so that one worker has no room for the batch, and two are not as efficient."""
     with pytest.raises(ConfigurationError, match="100% does not fit"):
@@ -105,6 +109,9 @@ def test_lemma_2_gives_the_first_number_of_servers():
     alone = predict(asked.question(parse("synchronous"), 4, 8)).compute
     size = 4 * (4 * 2**20 + 1024)
     assert notes.servers(Predictor(asked), 4, 8) == lemmas.servers_for(size, 4, 1.25e9, alone)
+    slow = made.ask(batch=8, cluster=made.cluster("1 Gbit/s"))
+    first = Candidate(closed=predict(slow.question(parse("synchronous"), 4, 8)))
+    assert any("by lemma 2, 42 would" in note and "more than there are" in note for note in _notes(slow, first))
 
 
 def test_memory_that_is_missing():
@@ -153,7 +160,7 @@ def test_more_workers_than_are_simulated_are_corrected_by_fewer(monkeypatch):
     assert (found.confirmed.question.ranks, found.confirmed.question.batch) == (2, 4)
     form = predict(asked.question(parse("synchronous"), 2, 4))
     assert found.step_time == pytest.approx(first.step_time * found.confirmed.step_time / form.step_time)
-    assert "simulated with 2 of 4 workers" in list(notes.notes(predictor, found, found, ()))
+    assert "simulated with 2 of 4 workers" in _notes(asked, found)
 
 
 def test_why_tells_parts_that_make_up_the_difference():
