@@ -56,7 +56,7 @@ def fitted() -> tuple[float, float]:
     """
     (small, first), (large, second) = sorted(_FITTED.items())
     low, high = 0.05, 1.0
-    for _ in range(50):
+    for _ in range(30):
         middle = (low + high) / 2
         longer = _of_fit(large, middle, 0.0) - _of_fit(small, middle, 0.0)
         low, high = (middle, high) if longer > second - first else (low, middle)
