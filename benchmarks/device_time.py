@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -91,6 +92,15 @@ class ResNet18(Task):
         return DealtBatches(pictures, labels, rank=rank, num_workers=num_workers, batch=batch, seed=seed)
 
 
+class Tied(nn.Sequential):
+    """GPT-2 whose head stays its token embedding when it is moved to tensors without numbers."""
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Tied:
+        super()._apply(fn, recurse)
+        self.head.weight = self.embedding.token.weight
+        return self
+
+
 @dataclass(frozen=True)
 class GPT2Small(Task):
     """GPT-2 small on random tokens."""
@@ -100,7 +110,8 @@ class GPT2Small(Task):
     sample_kind = "sequences"
 
     def model(self, seed: int) -> nn.Module:
-        return seeded(seed, lambda: gpt2(GPT2Size(width=768, depth=12, num_heads=12, length=LENGTH)))
+        made = seeded(seed, lambda: gpt2(GPT2Size(width=768, depth=12, num_heads=12, length=LENGTH)))
+        return Tied(OrderedDict(made.named_children()))
 
     def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, lr=1e-4, foreach=True)

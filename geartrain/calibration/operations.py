@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
+import mmap
 import os
 import platform
 import resource
@@ -180,18 +181,18 @@ def num_faults() -> int:
 
 
 def fault_seconds(clock: Clock = time.perf_counter) -> float:
-    """Seconds of a page fault: of memory that the system gives anew, against memory that is there."""
+    """Seconds of a page fault: of memory that the system gives anew, against the same memory once it is there."""
     taken: list[float] = []
-    block = torch.ones(_FRESH, dtype=torch.uint8)
-    for _ in range(9):
-        begin = clock()
-        block.fill_(1)
-        there = clock() - begin
-        before, begin = num_faults(), clock()
-        new = torch.empty(_FRESH, dtype=torch.uint8).fill_(1)
-        del new
-        passed = clock() - begin
-        taken.append(max(0.0, passed - there) / max(1, num_faults() - before))
+    for _ in range(5):
+        with mmap.mmap(-1, _FRESH) as pages:
+            block = torch.frombuffer(pages, dtype=torch.uint8)
+            before, begin = num_faults(), clock()
+            block.fill_(1)
+            new, faults = clock() - begin, num_faults() - before
+            begin = clock()
+            block.fill_(1)
+            taken.append(max(0.0, new - (clock() - begin)) / max(1, faults))
+            del block  # or the pages could not be given back
     return statistics.median(taken)
 
 
