@@ -12,6 +12,7 @@ from geartrain.planner.predictor import Predictor
 from geartrain.predict.memory import RankMemory
 from geartrain.predict.prediction import Prediction
 from geartrain.units import format_size
+from geartrain.workload.choices import with_dtype
 
 _WAYS = 3
 """Ways out that are told."""
@@ -44,7 +45,9 @@ def cannot_fit(predict: Predictor) -> ConfigurationError:
         f"{format_size(memory.total)} on {memory.role} {memory.rank}, and {device} has {format_size(limit)}: "
         f"{format_size(memory.total - limit)} are missing ({listed})"
     )
-    told = "".join(f"\n  {words}: {format_size(need)}{'' if need <= limit else ', too'}" for need, words in ways)
+    told = "".join(
+        f"\n  {words}: {format_size(need)}{'' if need <= limit else ', still too much'}" for need, words in ways
+    )
     return CannotFit(message + (f"\n  what would need less{told}" if ways else ""), need=memory.total, have=limit)
 
 
@@ -62,6 +65,12 @@ def _ways_out(predict: Predictor, batch: int) -> Iterator[tuple[int, str]]:
     bare = replace(ask.workload_with(least), optimizer_state=0.0)
     words = f"{least and f'checkpointing={least}, '}one sample for each and an optimizer that keeps nothing (sgd)"
     yield from _way(Predictor(replace(ask, workload=bare))(plain, ask.ranks, ask.ranks), words)
+    dtype = next((one for one in ("bf16", "fp16") if one in ask.cluster.nodes[0].device.flops), None)
+    if ask.recompute and bare.dtype == "fp32" and dtype:
+        short = replace(ask, workload=with_dtype(bare, dtype))
+        yield from _way(
+            Predictor(short)(plain, ask.ranks, ask.ranks), f"the same in numbers of two bytes, dtype={dtype}"
+        )
 
 
 def _way(prediction: Prediction | None, words: str) -> Iterator[tuple[int, str]]:

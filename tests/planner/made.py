@@ -42,7 +42,7 @@ name = "one"
 source = "made for tests"
 memory = "{memory}"
 memory_rate = "1000000 GB/s"
-flops = {{ fp32 = "1 TFLOP/s" }}
+flops = {{ fp32 = "1 TFLOP/s", fp16 = "2 TFLOP/s" }}
 [topology]
 kind = "star"
 wire = {{ rate = "{rate}", latency = "10 us" }}

@@ -123,8 +123,9 @@ def test_memory_that_is_missing():
     assert error.need == pytest.approx(3 * 16.78e6 + 268.44e6, rel=1e-3)
     assert (error.have, error.missing) == (64 * made.MIB, error.need - 64 * made.MIB)
     assert "activations 268.4 MB" in str(error)
-    assert "checkpointing=blocks: 117.5 MB" in str(error)
     assert "checkpointing=blocks, one sample for each and an optimizer that keeps nothing (sgd): 100.7 MB" in str(error)
+    assert "the same in numbers of two bytes, dtype=fp16: 50.34 MB" in str(error)
+    assert "checkpointing=blocks: 117.5 MB, still too much" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.need, again.have) == (str(error), error.need, error.have)
 
