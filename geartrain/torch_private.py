@@ -57,6 +57,9 @@ core: Any = _stubs
 DEFAULT_TIMEOUT = timedelta(days=365)
 """Of groups made here: a service waits for the whole run to be told that it ends. Lost ranks are noticed elsewhere."""
 
+READ_NUMBER: Any = torch.ops.aten._local_scalar_dense.default
+"""What reads a number of a tensor, for which the host waits."""
+
 SLOW_IMPORTS = ("torch._dynamo",)
 """What the first step of an optimizer loads (two seconds on a slow core): forked processes should have it already."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -24,10 +23,7 @@ from geartrain.runtime import charging
 from geartrain.runtime.charging import Works
 from geartrain.runtime.opcost import FREE, OpCosts
 from geartrain.sim.kernel import Activity, Kernel, Stopped
-from geartrain.torch_private import DispatchMode, FakeTensor
-
-_READ: Any = torch.ops.aten._local_scalar_dense.default
-"""What reads a number of a tensor, for which the host waits."""
+from geartrain.torch_private import READ_NUMBER, DispatchMode, FakeTensor
 
 
 class Pacer:
@@ -123,7 +119,7 @@ class ChargeMode(DispatchMode):
         if work is not FREE:
             if not fake and not charging.paused():
                 self.charge(work)
-        elif func is _READ:
+        elif func is READ_NUMBER:
             self._activity.host = self._activity.now
         return result
 

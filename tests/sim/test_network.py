@@ -222,6 +222,7 @@ def test_completions_equal_exact_simulation(small: float, capacities: list[float
         assert network.link_bytes[link] == pytest.approx(carried, rel=1e-14)
 
 
+@pytest.mark.slow
 def test_tree_of_1024_flows_is_fair_at_every_64th_event() -> None:
     capacities, arrivals = tree_load(1024, seed=1)
     network = Network(capacities)

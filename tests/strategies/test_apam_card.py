@@ -207,6 +207,7 @@ def test_synchronous_epochs_with_a_fixed_batch_have_a_best_number_of_workers():
 # 8. Quality
 
 
+@pytest.mark.slow
 def test_quality_does_not_depend_on_the_number_of_workers():
     """As many gradients of as many samples for all: 400 of 32. Within 5 percent of each other, and SGD far below."""
     accuracy = {

@@ -72,6 +72,7 @@ def test_6_a_round_takes_the_longer_of_its_steps_and_the_all_reduce(ratio):
     assert round_time("synchronous:overlap=false", place) == pytest.approx((1 + ratio) * t_c, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_7_alike_data_is_learned_as_by_local_sgd_and_sorted_data_worse_as_the_period_grows():
     """With momentum 0.9 and models up to two periods apart: within 0.1 of a loss that fell from 2.3."""
     _, late = train("cocod_sgd:period=4", Digits())

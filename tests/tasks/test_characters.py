@@ -69,6 +69,7 @@ def test_traced_it_is_the_same_model():
     assert sum(layer.forward_flop for layer in workload.layers) == pytest.approx(2 * products, rel=0.06)
 
 
+@pytest.mark.slow
 def test_reference_result():
     model = TASK.model(0)
     optimizer, batches = TASK.optimizer(model.parameters()), TASK.batches(0, 1, 16, 0)
