@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--modules", type=int, default=20)
     parser.add_argument("--size", default="2 MiB")
     parser.add_argument("--rate", default="100 Mbit/s")
-    parser.add_argument("--mtu", type=int, default=9000, help="bytes; 1500 costs 3 %% for acknowledgements")
+    parser.add_argument("--mtu", type=int, default=9000, help="bytes; small packets need more acknowledgements")
     parser.add_argument("--exchange", default="measured", choices=["native", "ring", "measured"])
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from geartrain.calibration.effort import Effort
 from geartrain.calibration.kernel_fits import Error, Product, error_of, fit_curve, fit_product
-from geartrain.calibration.operations import Clock, threads, time_call
+from geartrain.calibration.operations import Clock, time_call
 from geartrain.calibration.overheads import measure_overheads
 from geartrain.calibration.recording import Call, Shape, replaced
 from geartrain.cluster.spec import Device
 from geartrain.cost.curves import ProductFit, TimeCurve
 from geartrain.cost.kernel_class import KernelClass
 from geartrain.cost.profile import Overheads, Profile
+from geartrain.runtime.measure import threads
 from geartrain.runtime.opcost import work_of
 
 Stage = Callable[[str], AbstractContextManager[object]]

@@ -9,7 +9,6 @@ the size of the last cache all distances are alike. Whole numbers that stand for
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 import mmap
@@ -28,6 +27,7 @@ from torch import Tensor
 from geartrain.calibration.recording import Call, Recorded, Shape, replaced
 from geartrain.cost.compute import Work
 from geartrain.cost.table import Entry, Key, Table
+from geartrain.runtime.measure import threads
 
 CACHE = 32 << 20
 """Bytes of the last cache, where the system does not tell; chosen."""
@@ -56,17 +56,6 @@ def last_cache() -> int:
         return os.sysconf("SC_LEVEL3_CACHE_SIZE") or CACHE
     except (AttributeError, OSError, ValueError):
         return CACHE
-
-
-@contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads for an operation."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def measure_operations(

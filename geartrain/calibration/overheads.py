@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from geartrain.calibration.operations import CPU, Clock, finish, measure_operations, threads
+from geartrain.calibration.operations import CPU, Clock, finish, measure_operations
 from geartrain.calibration.recording import Phase, Recorded, record_step
 from geartrain.cluster.load import local_cluster
 from geartrain.cost.profile import Overheads
@@ -31,6 +31,7 @@ from geartrain.cost.table import Table
 from geartrain.engines.real import Kind, RealEngine
 from geartrain.runtime.context import Context
 from geartrain.runtime.loop import Training
+from geartrain.runtime.measure import threads
 from geartrain.runtime.meta import OptimizerFactory
 from geartrain.runtime.worker import Batch, Batches, Task
 from geartrain.strategies import parse

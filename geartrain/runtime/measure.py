@@ -43,7 +43,8 @@ class _Stopwatch(DispatchMode):
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def threads(count: int) -> Iterator[None]:
+    """So many threads for an operation."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -76,7 +77,7 @@ def measure_table(
     if repeats < 1 or not batch_sizes:
         raise TaskError(f"give at least one batch size and one repeat, not {list(batch_sizes)} and {repeats}")
     entries: dict[Key, Entry] = {}
-    with _threads(1):
+    with threads(1):
         for batch in batch_sizes:
             progress(f"measuring {task.name} at {batch} samples, {repeats} steps")
             # What was measured at an earlier size stays: an operation that does not depend on the batch keeps its time.

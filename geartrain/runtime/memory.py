@@ -70,7 +70,7 @@ class Footprint(DispatchMode):
         self.most = max(self.most, self.live)
 
     def _watch(self, value: Any, *, new: bool) -> None:
-        for tensor in _tensors(value):
+        for tensor in tensors_in(value):
             if tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
                 key = StorageWeakRef(storage)
@@ -148,15 +148,16 @@ class Watch(Footprint):
             self.kept.append(self.live - self._gradients)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of arguments, however they are nested."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from geartrain.cost.compute import Work
 from geartrain.errors import TaskError
 from geartrain.runtime.chain import parts_of
-from geartrain.runtime.memory import Footprint, Watch, memory_shape
+from geartrain.runtime.memory import Footprint, Watch, memory_shape, tensors_in
 from geartrain.runtime.meta import OptimizerFactory as OptimizerFactory
 from geartrain.runtime.meta import Step as Step
 from geartrain.runtime.meta import on_meta as on_meta
@@ -77,7 +77,7 @@ class _Graph:
 
     def claim(self, value: Any, record: _Record) -> None:
         """All nodes behind `value` that have no owner yet belong to `record`."""
-        stack = [tensor.grad_fn for tensor in _tensors(value)]
+        stack = [tensor.grad_fn for tensor in tensors_in(value)]
         while stack:
             node = stack.pop()
             if node is None or node in self.owners:
@@ -202,17 +202,6 @@ def _between(parent: str) -> str:
     return f"{parent}.(functional)" if parent else "(functional)"
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
 def trace_step(
     module: nn.Module, step: Step, *, name: str, source: str, optimizer: OptimizerFactory | None = None
 ) -> Workload:
@@ -304,7 +293,7 @@ def _with_update(workload: Workload, module: nn.Module, optimizer: OptimizerFact
             update.step()
         counted = counter.total if count else counted
     numel, nbytes = workload.num_parameters, workload.gradient_bytes
-    state = {id(t): t.numel() * t.element_size() for t in _tensors([*update.state.values()]) if t.numel() > 1}
+    state = {id(t): t.numel() * t.element_size() for t in tensors_in([*update.state.values()]) if t.numel() > 1}
     return replace(
         workload,
         optimizer_state=sum(state.values()) / nbytes,

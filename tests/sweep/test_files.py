@@ -128,7 +128,7 @@ def test_nothing_sticks_out_in_a_browser(two, tmp_path, width):
     probe = f"<script>addEventListener('load', () => {{ {look} }})</script>"
     page = tmp_path / "page.html"
     page.write_text((two[1] / "index.html").read_text().replace("</body>", probe + "</body>"))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--window-size={width},900"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={width},900"]
     done = subprocess.run(
         [BROWSER, *flags, f"--user-data-dir={tmp_path / 'home'}", "--dump-dom", page.as_uri()],
         capture_output=True,
@@ -136,3 +136,4 @@ def test_nothing_sticks_out_in_a_browser(two, tmp_path, width):
         timeout=60,
     )
     assert "<title>0</title>" in done.stdout, done.stderr
+    assert "CONSOLE" not in done.stderr
