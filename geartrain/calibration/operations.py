@@ -251,7 +251,7 @@ def _rand(shape: Shape, device: torch.device) -> Tensor:
     if shape.dtype.is_floating_point:
         flat = torch.rand(numel, device=device).mul_(0.5).add_(0.5).to(shape.dtype)
         if shape.zeros > _MANY_ZEROS:
-            flat[: int(shape.zeros * numel)] = 0
+            flat[torch.rand(numel, device=device) < shape.zeros] = 0  # in no order, which branches feel
     else:
         flat = torch.ones(numel, dtype=shape.dtype, device=device)
     return flat.as_strided(shape.shape, shape.stride)

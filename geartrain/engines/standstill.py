@@ -72,6 +72,7 @@ class Teller:
         self.finished = False
         self._path, self._rank, self._recorder = _path(folder), rank, recorder
         self._main = threading.main_thread().ident or 0
+        self._last: tuple[int, ...] = ()
         threading.Thread(target=self._loop, name="standing", daemon=True).start()
 
     def _loop(self) -> None:
@@ -88,8 +89,12 @@ class Teller:
         entry = next((b for b in reversed(log.blocked[-32:]) if not b.lane and b.end < 0), None)
         if entry is None or entry.what in _NEEDS_NOBODY:
             return Standing(os.getpid(), "running", progress)
-        frame = sys._current_frames().get(self._main)
-        return Standing(os.getpid(), "waiting", progress, _told(entry)[:300], innermost(frame)[:500])
+        return Standing(os.getpid(), "waiting", progress, _told(entry)[:300], self._where(progress))
+
+    def _where(self, progress: tuple[int, ...]) -> str:
+        """Where the main lane stands; frames of a lane that is going on are left alone."""
+        stood, self._last = progress == self._last, progress
+        return innermost(sys._current_frames().get(self._main))[:500] if stood else ""
 
 
 def _told(entry: Blocked) -> str:
