@@ -42,13 +42,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from geartrain.calibration.collectives import TimeCollectives, joined
+from geartrain.calibration.collectives import joined
 from geartrain.calibration.effort import QUICK, USUAL
 from geartrain.calibration.kernels import measure_profile
 from geartrain.calibration.operations import measure_operations
 from geartrain.calibration.overheads import PHASES
 from geartrain.calibration.recording import Recorded, record_step
-from geartrain.calibration.site import InOrder
 from geartrain.calibration.together import TimeSharing, curve_asks, curves, joined_sharing
 from geartrain.cluster import Cluster, local_cluster
 from geartrain.cluster.measured import Measurements
@@ -70,7 +69,10 @@ BARS = {1: (0.08, 0.15), 2: (0.10, 0.20), 4: (0.10, 0.20)}
 SIMULATED = 3  # steps, of which the first is left out
 PATIENCE = 240.0  # seconds of one part
 LENGTH = 128  # tokens of a sample of GPT-2
-KEPT = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(4 << 30)}  # the first is the most it takes
+KEPT = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+}  # the first is the most it takes
 
 
 @dataclass(frozen=True)
@@ -226,8 +228,8 @@ def profile_part(asked: dict[str, Any]) -> dict[str, Any]:
 def shared_part(asked: dict[str, Any]) -> dict[str, Any]:
     """The curve of all-reduces of so many processes, and what they take from each other."""
     ranks, effort = asked["ranks"], QUICK if asked["quick"] else USUAL
-    programs = InOrder((TimeCollectives(curve_asks(effort, ranks), effort), TimeSharing(effort)))
-    results = RealEngine(device=asked["device"]).run(programs, local_cluster(), workers=ranks).results
+    program = TimeSharing(curve_asks(effort, ranks), effort)
+    results = RealEngine(device=asked["device"]).run(program, local_cluster(), workers=ranks).results
     measured = Measurements(
         ranks=ranks,
         backend="gloo",

@@ -112,8 +112,7 @@ def predict(cluster: Cluster) -> tuple[Prediction, ...]:
 def _measure_sharing(found: Found, effort: Effort) -> None:
     """What ranks of one host take from each other, and the curve of their all-reduces."""
     site = found.site
-    asked = curve_asks(effort, site.num_ranks)
-    results = site.run(InOrder((TimeCollectives(asked, effort), TimeSharing(effort))))
+    results = site.run(TimeSharing(curve_asks(effort, site.num_ranks), effort))
     found.curves = curves(joined([times for times, _ in results]), site.num_ranks)
     found.sharing = (joined_sharing([shared for _, shared in results]),)
 

@@ -43,15 +43,14 @@ class TimeCollectives:
     effort: Effort
 
     def __call__(self, ctx: Context) -> Times:
-        return {ask: self._repeats(ctx, _prepared(ctx, *ask)) for ask in self.asked}
+        return {ask: self._repeats(ctx, prepared(ctx, *ask)) for ask in self.asked}
 
     def _repeats(self, ctx: Context, collective: Callable[[], object]) -> list[float]:
         if self.effort.exact:
             return [_once(ctx, collective)]
         warm = [_once(ctx, collective) for _ in range(2)]
-        num = torch.tensor([self.effort.repeats_for(warm[-1], 5 * self.effort.repeats)], device=ctx.device)
-        dist.broadcast(num, group=ctx.workers, group_src=0)
-        return [_once(ctx, collective) for _ in range(int(num.item()))]
+        num = agreed_repeats(ctx, self.effort, warm[-1])
+        return [_once(ctx, collective) for _ in range(num)]
 
 
 def joined(results: Sequence[Times]) -> tuple[CollectiveTime, ...]:
@@ -63,6 +62,13 @@ def joined(results: Sequence[Times]) -> tuple[CollectiveTime, ...]:
     return tuple(rows)
 
 
+def agreed_repeats(ctx: Context, effort: Effort, seconds: float) -> int:
+    """How often something is repeated that took rank 0 so long; every rank asks."""
+    num = torch.tensor([effort.repeats_for(seconds, 5 * effort.repeats)], device=ctx.device)
+    dist.broadcast(num, group=ctx.workers, group_src=0)
+    return int(num.item())
+
+
 def _once(ctx: Context, collective: Callable[[], object]) -> float:
     dist.barrier(group=ctx.workers)
     finish_device(ctx)
@@ -72,7 +78,7 @@ def _once(ctx: Context, collective: Callable[[], object]) -> float:
     return ctx.clock.now() - begin
 
 
-def _prepared(ctx: Context, kind: CollectiveKind, size: int) -> Callable[[], object]:
+def prepared(ctx: Context, kind: CollectiveKind, size: int) -> Callable[[], object]:
     """The collective, ready to be called. `size` as in `geartrain.cost.collectives`."""
     group, numel = ctx.workers, size // _ELEMENT
     whole = torch.zeros(numel, device=ctx.device)

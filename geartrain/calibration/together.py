@@ -1,10 +1,13 @@
 """What ranks of one host take from each other: its cores and memory while all compute, and while a collective runs.
 
-    slowdown = seconds of a pass, all ranks computing at once / seconds of a pass, one rank alone
-    steals   = 1 - (passes while all-reduces run, all ranks computing / passes of that time without them)
+    slowdown    = seconds of a round of computing, all ranks at once / seconds of a round, one rank alone
+    all-reduce  = seconds of a round with an all-reduce after it, of the slowest rank - a round, all ranks at once
+    steals      = 1 - (passes while all-reduces run, all ranks computing / passes of that time without them)
 
-Means, not medians: where there are more ranks than cores most operations are undisturbed and a few wait for a core. Two
-kinds of passes count alike: a product, which needs a core, and a copy, which needs memory.
+A round takes a few milliseconds, so that an all-reduce finds what it finds in a step: ranks that come at different
+moments, caches full of other things, and a core that has gone to sleep or to another rank. One after another without
+computing they are several times as fast. Means, not medians, of rounds without collectives: where there are more ranks
+than cores most operations are undisturbed and a few wait for a core.
 """
 
 from __future__ import annotations
@@ -16,16 +19,17 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from geartrain.calibration.collectives import Ask
+from geartrain.calibration.collectives import Ask, Times, agreed_repeats, prepared
 from geartrain.calibration.effort import Effort, KiB, MiB
 from geartrain.cluster.measured import CollectiveCurve, CollectiveTime, Sharing
 from geartrain.cost.collective_curve import fit_curve
 from geartrain.errors import ConfigurationError
 from geartrain.runtime.context import Context
 
-_ROWS = 256  # of the product; chosen
-_COPIED = 8 * MiB
+_ROWS, _PRODUCTS = 256, 5  # of a round; chosen, as are the following
+_SUMMED, _SUMS = 256 * KiB, 30
 _REDUCED = 4 * MiB
+_SHORTEST = 1e-6  # seconds
 _SMALLEST, _LARGEST = KiB, 64 * MiB
 
 
@@ -48,28 +52,36 @@ def curves(times: Sequence[CollectiveTime], num_ranks: int) -> tuple[CollectiveC
 
 @dataclass(frozen=True)
 class TimeSharing:
-    """Program of a rank. Returns its slowdown and the share of communication that computing loses."""
+    """Program of a rank. Returns what all-reduces add to its rounds, and (slowdown, steals).
 
+    Args:
+        asked: the all-reduces.
+        effort: how much is measured.
+    """
+
+    asked: Sequence[Ask]
     effort: Effort
 
-    def __call__(self, ctx: Context) -> tuple[float, float]:
-        left, right = torch.ones(_ROWS, _ROWS), torch.ones(_ROWS, _ROWS)
-        source, target = torch.ones(_COPIED // 4), torch.ones(_COPIED // 4)
-        passes: tuple[Callable[[], object], ...] = (lambda: torch.mm(left, right), lambda: target.copy_(source))
-        slowdown = statistics.fmean(self._slowdown(ctx, one) for one in passes)
-        return slowdown, self._steals(ctx, passes[0])
+    def __call__(self, ctx: Context) -> tuple[Times, tuple[float, float]]:
+        one = _round()
+        before = self._alone(ctx, one)
+        usual = self._mean(ctx, one, times=2)
+        after = self._alone(ctx, one)
+        added = {ask: self._added(ctx, one, prepared(ctx, *ask), usual) for ask in self.asked}
+        return added, (2 * usual / (before + after), self._steals(ctx, one, usual))
 
-    def _slowdown(self, ctx: Context, one: Callable[[], object]) -> float:
+    def _alone(self, ctx: Context, one: Callable[[], None]) -> float:
+        """Mean seconds of a round, one rank after another."""
         alone = 0.0
         for turn in range(ctx.num_workers):
             dist.barrier(group=ctx.workers)
             if turn == ctx.rank:
-                alone = self._pass_time(ctx, one)
+                alone = self._mean(ctx, one)
         dist.barrier(group=ctx.workers)
-        return self._pass_time(ctx, one, times=2) / alone
+        return alone
 
-    def _pass_time(self, ctx: Context, one: Callable[[], object], times: int = 1) -> float:
-        """Mean seconds of a pass, over the time that the effort allows."""
+    def _mean(self, ctx: Context, one: Callable[[], None], times: int = 1) -> float:
+        """Mean seconds of a round, over the time that the effort allows."""
         one()
         begin, count = ctx.clock.now(), 0
         while count < 3 or ctx.clock.now() - begin < times * self.effort.seconds:
@@ -77,9 +89,21 @@ class TimeSharing:
             count += 1
         return (ctx.clock.now() - begin) / count
 
-    def _steals(self, ctx: Context, one: Callable[[], object]) -> float:
+    def _added(
+        self, ctx: Context, one: Callable[[], None], collective: Callable[[], object], usual: float
+    ) -> list[float]:
+        def lasted() -> float:
+            begin = ctx.clock.now()
+            one()
+            collective()
+            return ctx.clock.now() - begin
+
         dist.barrier(group=ctx.workers)
-        usual = self._pass_time(ctx, one, times=2)
+        warm = [lasted() for _ in range(2)]
+        num = agreed_repeats(ctx, self.effort, warm[-1])
+        return [max(_SHORTEST, lasted() - usual) for _ in range(num)]
+
+    def _steals(self, ctx: Context, one: Callable[[], None], usual: float) -> float:
         tensor = torch.ones(_REDUCED // 4)
         num = max(3, int(self.effort.seconds / 0.01))
         dist.barrier(group=ctx.workers)
@@ -90,6 +114,19 @@ class TimeSharing:
                 one()
                 count += 1
         return 1 - count * usual / (ctx.clock.now() - begin)
+
+
+def _round() -> Callable[[], None]:
+    """Products, which need a core, and sums in its cache: a few milliseconds."""
+    left, right, row = torch.ones(_ROWS, _ROWS), torch.ones(_ROWS, _ROWS), torch.ones(_SUMMED // 4)
+
+    def one() -> None:
+        for _ in range(_PRODUCTS):
+            torch.mm(left, right)
+        for _ in range(_SUMS):
+            torch.add(row, 1.0)
+
+    return one
 
 
 def joined_sharing(results: Sequence[tuple[float, float]]) -> Sharing:

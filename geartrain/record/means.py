@@ -40,15 +40,15 @@ class MeanStep:
     wire: float = 0.0
 
 
-def mean_step(split: Split) -> MeanStep | None:
-    """The mean over the steps that all workers finished; None when there is none."""
+def mean_step(split: Split, warm_up: int = WARM_UP) -> MeanStep | None:
+    """The mean over the steps that all workers finished but the first `warm_up`; None when there is none."""
     by_step: dict[int, list[Shares]] = defaultdict(list)
     workers = [rank for rank in split.ranks if rank.role == "worker" and not rank.lost]
     for rank in workers:
         for step in rank.steps:
             by_step[step.step].append(step.shares)
     finished = sorted(step for step, shares in by_step.items() if len(shares) == len(workers))
-    counted = finished[WARM_UP:] or finished
+    counted = finished[warm_up:] or finished
     if not counted:
         return None
     slowest = [_slowest(by_step[step]) for step in counted]

@@ -1,25 +1,25 @@
 """Running a case on the simulated and on another engine, and the errors between both.
 
-A cell that has ended is kept as `DIR/cells/NAME.json`, so that a validation goes on where it was ended. The same object
-stands in `details.cells` of the sections "emulated" and "real" in `validation.json`, beside `bars` (grid, what, found,
+A cell that has ended is kept as `DIR/cells/NAME.json`, so that a validation goes on where it was ended. The same object,
+with `trustworthy` and `why_not`, stands in `details.cells` of the sections "emulated" and "real" in `validation.json`, beside `bars` (grid, what, found,
 met, worst) and `order` (group, tau), for which see `geartrain.validation.verdict`. A cell:
 
     grid, engine, task, strategy, cluster, workers, ranks, batch, steps
-    simulated, measured     the mean step after the first of each, in seconds: step_time, of each step's slowest worker;
-                            compute, exposed_communication, wait, hidden_communication, means over all workers, since
-                            workers that leave a step together take turns at being slowest; bytes_sent, messages, per
-                            worker; null after a failure
+    simulated, measured     the mean step after the first third of the steps, in which a run warms up, in seconds:
+                            step_time, of each step's slowest worker; compute, exposed_communication, wait,
+                            hidden_communication, means over all workers, since workers that leave a step together take
+                            turns at being slowest; bytes_sent, messages, per worker; null after a failure
     errors                  {step_time, compute, exposed_communication, wait}: simulated - measured, as a fraction of
                             the measured step time
     bandwidth_term          seconds per step in which the busiest link carries bytes at its full rate
     small_collective        seconds of an all-reduce of 4 bytes in each message, among as many ranks and measured on the
                             same cluster
     host_busy               share of the host's cores in use while it was measured
-    trustworthy, why_not    whether it is, and if not, why; null on this machine itself, where the rule has no meaning
     folders                 {simulated, measured}: folders of the runs below DIR, each with run.json, steps.jsonl and
                             trace.json.gz; null without --out
     failed                  what went wrong, or null
     config                  all that decided how it went
+    trustworthy, why_not    whether it is, and if not, why; null on this machine itself, where the rule has no meaning
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from geartrain.engines.simulated import SimulatedEngine
 from geartrain.errors import ConfigurationError, RunError
 from geartrain.record.files import plain, readable, write_together
 from geartrain.record.log import RunRecord
-from geartrain.record.means import WARM_UP, MeanStep
+from geartrain.record.means import mean_step
 from geartrain.record.split import split
 from geartrain.runtime.context import Context
 from geartrain.runtime.measure import measure_table
@@ -63,6 +63,7 @@ CELLS, RUNS = "cells", "runs"
 _START = 4.0  # seconds that starting and ending an emulated run takes, for estimates: measured, 4 to 12 nodes
 _COMMON = "ethernet-1g"  # a cluster that can be emulated wherever anything can
 _WARM_UP, _TRIES = 10, 40  # small all-reduces
+_WARM_UP_PART = 3  # of the steps a third, rounded up: with eight workers the second and third are slow now and then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +105,8 @@ class Outcome:
         pairs = {phase: (getattr(self.simulated, phase), getattr(self.measured, phase)) for phase in PHASES}
         return {phase: (ours - theirs) / self.measured.step_time for phase, (ours, theirs) in pairs.items()}
 
-    def as_json(self, why_not: str | None) -> dict[str, Any]:
-        """The object of `validation.json`."""
+    def as_json(self) -> dict[str, Any]:
+        """The object of its file: that of `validation.json` without a verdict."""
         case = self.case
         return {
             "grid": case.grid,
@@ -123,8 +124,6 @@ class Outcome:
             "bandwidth_term": self.bandwidth_term,
             "small_collective": self.small_collective,
             "host_busy": self.host_busy,
-            "trustworthy": why_not is None if case.engine == "emulated" else None,
-            "why_not": why_not,
             "folders": self.folders or None,
             "failed": self.failed,
             "config": config(case),
@@ -134,7 +133,7 @@ class Outcome:
 def config(case: Case) -> dict[str, Any]:
     """All that decides how a case goes, in JSON's words."""
     values = {**vars(case), "strategy": str(case.strategy), "cluster": case.cluster.model_dump(mode="json")}
-    values["compute"] = case.compute
+    values |= {"compute": case.compute, "warm_up": f"1/{_WARM_UP_PART}"}
     found: dict[str, Any] = plain(values)
     return found
 
@@ -183,7 +182,7 @@ class Runner:
         if self._out is not None and not outcome.interrupted:
             file = self._file(case)
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_together({file: readable(outcome.as_json(None))})
+            write_together({file: readable(outcome.as_json())})
         return outcome
 
     def _run(self, case: Case) -> Outcome:
@@ -200,8 +199,8 @@ class Runner:
         folders = {"simulated": simulated.out, "measured": measured.out}
         return Outcome(
             case=case,
-            simulated=step_of(virtual, simulated.mean),
-            measured=step_of(record, measured.mean),
+            simulated=step_of(virtual) if simulated.mean else None,
+            measured=step_of(record) if measured.mean else None,
             bandwidth_term=bandwidth_term(case, virtual),
             small_collective=small,
             host_busy=record.emulation.get("host_busy") if record else None,
@@ -283,13 +282,18 @@ class _Watched(Engine):
         return self.record
 
 
-def step_of(record: RunRecord | None, mean: MeanStep | None) -> Step | None:
-    """The mean step of a record, of which the table's mean is known."""
-    if record is None or mean is None:
+def step_of(record: RunRecord | None) -> Step | None:
+    """The mean step of a record; None where no step was finished."""
+    if record is None:
         return None
-    workers = [rank.steps for rank in split(record).ranks if rank.role == "worker"]
-    counted = (steps[min(WARM_UP, len(steps) - mean.steps) :][: mean.steps] for steps in workers)
-    shares = [one.shares for steps in counted for one in steps]
+    parts = split(record)
+    workers = [rank.steps for rank in parts.ranks if rank.role == "worker"]
+    finished = min(map(len, workers), default=0)
+    warm_up = -(-finished // _WARM_UP_PART)
+    mean = mean_step(parts, warm_up)
+    if mean is None:
+        return None
+    shares = [one.shares for steps in workers for one in steps[warm_up:finished]]
 
     def average(phase: str) -> float:
         return statistics.fmean(getattr(one, phase) for one in shares)

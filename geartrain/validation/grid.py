@@ -87,7 +87,7 @@ class GridOptions(_Table):
     """One grid; see the module.
 
     Attributes:
-        steps: of every run, the first of which warms up.
+        steps: of every run, the first third of which warms up.
         samples: for each worker, where it is not what the task has.
         quick: belongs to `geartrain validate --quick`; the others to the whole validation.
         judged: whether the bars hold for it; without, its errors are shown.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from geartrain.units import format_time
 from geartrain.validation.cells import Outcome, Runner, check_possible, estimate
@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 NOTE = """\
-Step times: mean over the steps after the first, of each step's slowest worker. Step error: simulated / measured - 1.
+Step times: mean after the first third of the steps, of each step's slowest worker. Step error: simulated / measured - 1.
 Compute, exposed comm., wait: means over all workers, simulated - measured, as a share of the measured step.
 Bytes / 4 B: seconds in which the busiest link carries a step's bytes / an all-reduce of 4 bytes per message."""
 
@@ -120,11 +120,16 @@ def runs_section(engine: str, file: GridFile, outcomes: Sequence[Outcome]) -> Se
         ],
         missed=len(missed),
         details={
-            "cells": [one.as_json(why_not(one, file.trust)) for one in outcomes],
+            "cells": [_judged(one, why_not(one, file.trust)) for one in outcomes],
             "bars": [vars(bar) for bar in bars],
             "order": [{"group": list(group), "tau": tau} for group, tau in taus],
         },
     )
+
+
+def _judged(outcome: Outcome, why_not: str | None) -> dict[str, Any]:
+    trustworthy = why_not is None if outcome.case.engine == "emulated" else None
+    return {**outcome.as_json(), "trustworthy": trustworthy, "why_not": why_not}
 
 
 def not_possible(engine: str) -> Section | None:

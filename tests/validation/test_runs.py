@@ -1,5 +1,6 @@
 """From outcomes to a section, and going on where a validation was ended; nothing runs here."""
 
+import itertools
 import json
 
 import pytest
@@ -8,8 +9,6 @@ from rich.console import Console
 from geartrain.compare.grid import Cell
 from geartrain.engines.emulated import EmulatedEngine
 from geartrain.errors import ConfigurationError
-from geartrain.record.means import mean_step
-from geartrain.record.split import split
 from geartrain.validation import runs
 from geartrain.validation.cells import Outcome, Runner, bandwidth_term, step_of
 from geartrain.validation.grid import FOLDER, GRID_FILE, load_grids
@@ -36,11 +35,11 @@ KEYS = [
     "bandwidth_term",
     "small_collective",
     "host_busy",
-    "trustworthy",
-    "why_not",
     "folders",
     "failed",
     "config",
+    "trustworthy",
+    "why_not",
 ]
 
 
@@ -167,6 +166,15 @@ def test_phases_are_means_over_the_workers_and_the_step_is_its_slowest_workers()
     second = rank(1, steps=[(0.0, 1.0), (1.0, 7.0)])
     server = rank(2, steps=[(0.0, 1.0), (1.0, 9.0)], role="server")
     run = record(first, second, server)
-    found = step_of(run, mean_step(split(run)))
+    found = step_of(run)
     assert (found.step_time, found.compute, found.wait, found.exposed_communication) == (6.0, 4.5, 0.5, 0.0)
-    assert step_of(None, None) is None
+    assert step_of(None) is None
+
+
+@pytest.mark.parametrize(("steps", "counted"), [(1, 1), (2, 1), (3, 2), (6, 4), (8, 5)])
+def test_a_third_of_the_steps_warms_up(steps, counted):
+    """Steps that warm up take 9 s, the others 1 s; a single step is all there is."""
+    warm_up = steps - counted
+    ends = list(itertools.accumulate(9.0 if step < warm_up else 1.0 for step in range(steps)))
+    one = rank(0, steps=list(zip([0.0, *ends], ends, strict=False)))
+    assert step_of(record(one)).step_time == 1.0
