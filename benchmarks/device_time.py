@@ -7,11 +7,11 @@ Predicted, and held against the median step of real runs, of which nothing is fi
     curves only      kernels by class, as `measure_profile` finds them on grids of shapes
     + operations     every distinct operation of the step, measured alone (`measure_operations`); the step is never run
 
-All processes are told to keep memory that they have been given (`KEPT`). By itself glibc's allocator gives blocks of some
-megabytes back in one process and not in the next, from what happens to lie beside them: a step of packages-text then has
-1,330 page faults or none, and takes 4.5 or 3.4 ms.
+All processes are told to keep memory that they have been given (`KEPT`). By itself glibc's allocator gives blocks of
+some megabytes back in one process and not in the next, from what happens to lie beside them: a step of packages-text
+then has 1,330 page faults or none, and takes 4.5 or 3.4 ms.
 
-With 2 and 4 processes the cluster has the curve of their all-reduces, and what they take from each other, measured.
+With 2 and 4 processes the cluster has what they take from each other, and what an all-reduce adds, measured.
 Predicting and measuring take turns, each in a fresh process, and the median over the rounds counts.
 
 Bars, of `+ operations`: a mean error of 8 % and a worst of 15 % with one process, of 10 % and 20 % with several. Where

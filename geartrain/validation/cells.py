@@ -1,8 +1,9 @@
 """Running a case on the simulated and on another engine, and the errors between both.
 
-A cell that has ended is kept as `DIR/cells/NAME.json`, so that a validation goes on where it was ended. The same object,
-with `trustworthy` and `why_not`, stands in `details.cells` of the sections "emulated" and "real" in `validation.json`, beside `bars` (grid, what, found,
-met, worst) and `order` (group, tau), for which see `geartrain.validation.verdict`. A cell:
+A cell that has ended is kept as `DIR/cells/NAME.json`, so that a validation goes on where it was ended. The same object
+stands in `details.cells` of the sections "emulated" and "real" in `validation.json`, with `trustworthy` and `why_not`,
+beside `bars` (grid, what, found, met, worst) and `order` (group, tau), for which see `geartrain.validation.verdict`. A
+cell:
 
     grid, engine, task, strategy, cluster, workers, ranks, batch, steps
     simulated, measured     the mean step after the first third of the steps, in which a run warms up, in seconds:
@@ -289,7 +290,7 @@ def step_of(record: RunRecord | None) -> Step | None:
     parts = split(record)
     workers = [rank.steps for rank in parts.ranks if rank.role == "worker"]
     finished = min(map(len, workers), default=0)
-    warm_up = -(-finished // _WARM_UP_PART)
+    warm_up = min(-(-finished // _WARM_UP_PART), max(finished - 1, 0))
     mean = mean_step(parts, warm_up)
     if mean is None:
         return None

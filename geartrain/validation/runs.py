@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 NOTE = """\
-Step times: mean after the first third of the steps, of each step's slowest worker. Step error: simulated / measured - 1.
+Step times: mean after the first third of steps, of each step's slowest worker. Step error: simulated / measured - 1.
 Compute, exposed comm., wait: means over all workers, simulated - measured, as a share of the measured step.
 Bytes / 4 B: seconds in which the busiest link carries a step's bytes / an all-reduce of 4 bytes per message."""
 
