@@ -2,7 +2,7 @@
 
     slowdown    = seconds of a round of computing, all ranks at once / seconds of a round, one rank alone
     all-reduce  = seconds of a round with an all-reduce after it, of the slowest rank - a round, all ranks at once
-    steals      = 1 - (passes while all-reduces run, all ranks computing / passes of that time without them)
+    steals      = 1 - (rounds while all-reduces run, all ranks computing / rounds of that time without them)
 
 A round takes a few milliseconds, so that an all-reduce finds what it finds in a step: ranks that come at different
 moments, caches full of other things, and a core that has gone to sleep or to another rank. One after another without

@@ -36,6 +36,8 @@ def test_two_processes():
     assert set(flops) == {"fp64", "fp32", "bf16", "fp16"} and all(1e7 < rate < 1e14 for rate in flops.values())
     assert 1e8 < found.cluster.measured.reduction_rate < 1e12
     assert found.cluster.measured.tiny_all_reduce > 0 and len(found.predictions) == 7
+    sharing, curve = found.cluster.measured.sharing_of(2), found.cluster.measured.curve_of("all_reduce", 2)
+    assert 1 <= sharing.slowdown < 20 and 0 <= sharing.steals <= 1 and 1e-6 <= curve.seconds(4096) < 1
     assert found.cluster.collectives == local_cluster().collectives
     assert [key for key, _ in constants(found.cluster) if origin_of(key, found.cluster.origins) is None] == []
     assert "no network" in found.notes[0] and "engine real" in found.cluster.origins["topology.wire.rate"]
