@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -83,7 +83,7 @@ def measure_profile(
         host=f"{platform.machine()}, {platform.system()}",
         date=datetime.date.today().isoformat(),
         num_threads=threads,
-        source=f"kernels of each class alone, torch {torch.__version__}, {threads} thread(s)",
+        source=f"kernels of each class alone, torch {torch.__version__}, {threads} thread(s){timer.left_out}",
         device=_device(device, fits, curves, overheads),
         queued=device.type != "cpu",
         curves=curves,
@@ -100,9 +100,15 @@ class _Timer:
     effort: Effort
     num_threads: int
     clock: Clock
+    failed: set[str] = field(default_factory=set)
+
+    @property
+    def left_out(self) -> str:
+        """Which operations the device could not run at some of their shapes and types; empty if there were none."""
+        return f"; could not be run: {', '.join(sorted(self.failed))}" if self.failed else ""
 
     def all(self, samples: Sequence[Sample]) -> list[tuple[Sample, float]]:
-        """Each sample with its median seconds; those that the device cannot run are left out."""
+        """Each sample with its median seconds; those that the device cannot run are left out, see `left_out`."""
         timed = []
         with threads(self.num_threads), torch.no_grad():
             for sample in samples:
@@ -115,6 +121,7 @@ class _Timer:
                         clock=self.clock,
                     )
                 except (RuntimeError, NotImplementedError):
+                    self.failed.add(sample.call.work.name)
                     continue
                 timed.append((sample, statistics.median(taken)))
         return timed

@@ -2,9 +2,14 @@
 
 import math
 import random
+import time
+from dataclasses import replace
 
 import pytest
+import torch
 
+from geartrain.calibration import kernels
+from geartrain.calibration.effort import QUICK
 from geartrain.calibration.kernel_fits import Product, error_of, fit_curve, fit_product
 
 
@@ -50,3 +55,13 @@ def test_error_is_relative_to_what_was_measured():
     assert error_of([(1.1, 1.0), (3.0, 4.0)]) == (2, pytest.approx((0.1 + 0.25) / 2), pytest.approx(0.25))
     assert error_of([]) == (0, 0.0, 0.0)
     assert math.isclose(error_of([(2.0, 1.0)])[2], 1.0)
+
+
+def test_what_a_device_cannot_run_is_told():
+    """A product of matrices that do not fit stands for one that a device has no kernel for."""
+    whole = next(one for one in kernels._products(QUICK) if one.call.func is torch.ops.aten.mm.default)
+    left, right = whole.call.args
+    broken = replace(whole, call=replace(whole.call, args=[left, replace(right, shape=(right.shape[0] + 1, 1))]))
+    timer = kernels._Timer(torch.device("cpu"), replace(QUICK, repeats=1, seconds=0.0), 1, time.perf_counter)
+    assert len(timer.all([whole])) == 1 and timer.left_out == ""
+    assert len(timer.all([broken, whole])) == 1 and timer.left_out == "; could not be run: aten.mm.default"
