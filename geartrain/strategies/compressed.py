@@ -17,24 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from geartrain.cluster.placement import Placement
 from geartrain.codecs.base import Codec
 from geartrain.codecs.qsgd import QSGD
 from geartrain.codecs.random_k import RandomK
 from geartrain.codecs.top_k import TopK
-from geartrain.cost.compute import ROOFLINE, ComputeModel
-from geartrain.cost.terms import Cost
 from geartrain.errors import IncompatibleParts
-from geartrain.runtime.attachment import Attachment, Loop
-from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Limit, Needs, Paper, Roles, Strategy
-from geartrain.runtime.worker import Task, Worker
+from geartrain.runtime.strategy import Limit, Needs, Paper
 from geartrain.strategies.papers import COMM_SURVEY
-from geartrain.strategies.parts import CODECS, EXCHANGES, Feedback, Parts, attach_parts, bind_parts, parts_cost
+from geartrain.strategies.parts import CODECS, EXCHANGES, Feedback, Parts, Recipe
 from geartrain.strategies.single import Single
 from geartrain.strategies.synchronous import Synchronous
-from geartrain.strategies.text import Size, check_fields, check_most, check_share, render
-from geartrain.workload.spec import Workload
+from geartrain.strategies.text import Size, check_fields, check_most, check_share
 
 CodecName = Literal[
     "none",
@@ -52,7 +45,7 @@ ExchangeName = Literal["all_reduce", "gather_sum", "gtopk_tree"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compressed(Strategy):
+class Compressed(Recipe):
     """Gradients through any codec and exchange that fit.
 
         g <- exchange of codec(weight_i * g_i + what was left out before)
@@ -140,19 +133,6 @@ class Compressed(Strategy):
             return replace(codec, levels=self.levels)
         return codec
 
-    def __str__(self) -> str:
-        return render(self)
-
-    def roles(self, num_workers: int) -> Roles:
-        self.parts.check_workers(num_workers)
-        return Roles()
-
-    def bind(self, ctx: Context, task: Task) -> Worker:
-        return bind_parts(self.parts, ctx, task)
-
-    def attach(self, ctx: Context, loop: Loop) -> Attachment:
-        return attach_parts(self.parts, ctx, loop)
-
     def limits(self) -> Sequence[Limit]:
         return (
             Limit(Compressed(codec="none"), "equals", Synchronous()),
@@ -162,6 +142,3 @@ class Compressed(Strategy):
             Limit(Compressed(codec="top_k", density=1.0, exchange="gather_sum"), "equals", Synchronous()),
             Limit(Compressed(), "equals", Single(), num_workers=1),
         )
-
-    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
-        return parts_cost(self.parts, workload, place, batch, model)

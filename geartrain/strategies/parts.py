@@ -1,11 +1,12 @@
 """Strategies made of parts: a codec, an exchange, what becomes of what is not sent, and buckets.
 
-A recipe names its parts and hands them to `bind_parts`, `attach_parts` and `parts_cost`. Parts that do not fit are
-refused when the strategy is made, with the ones that do.
+A `Recipe` names its parts, and all else follows from them. Parts that do not fit are refused when the strategy is
+made, with the ones that do.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +24,7 @@ from geartrain.codecs.random_k import RandomK
 from geartrain.codecs.sign import ScaledSign, Sign
 from geartrain.codecs.terngrad import SharedTernGrad, TernGrad
 from geartrain.codecs.top_k import TopK
-from geartrain.cost.compute import ComputeModel
+from geartrain.cost.compute import ROOFLINE, ComputeModel
 from geartrain.cost.terms import Cost
 from geartrain.errors import IncompatibleParts, StrategyError
 from geartrain.exchange.all_reduce import AllReduce
@@ -34,9 +35,11 @@ from geartrain.exchange.pipeline import BucketCost, GradientPipeline, bucket_cos
 from geartrain.runtime.attachment import Alone, Attachment, Loop
 from geartrain.runtime.buckets import Layout
 from geartrain.runtime.context import Context
+from geartrain.runtime.strategy import Roles, Strategy
 from geartrain.runtime.worker import Task, Worker
 from geartrain.strategies.bucket_times import buckets_cost, price_on
 from geartrain.strategies.gradient_worker import GradientLoop, GradientWorker
+from geartrain.strategies.text import render
 from geartrain.workload.spec import Workload
 
 Feedback = Literal["none", "error_feedback", "momentum_correction"]
@@ -150,30 +153,6 @@ class Parts:
         return GradientPipeline(ctx, codec, self.exchange, flats_of(layouts), overlap=self.overlap)
 
 
-def bind_parts(parts: Parts, ctx: Context, task: Task) -> Worker:
-    """A worker that trains a task with these parts."""
-    return GradientWorker(
-        ctx,
-        task,
-        bucket_size=parts.bucket_size,
-        overlap=parts.overlap,
-        make=lambda layouts, optimizer: parts.open(ctx, layouts, optimizer),
-    )
-
-
-def attach_parts(parts: Parts, ctx: Context, loop: Loop) -> Attachment:
-    """These parts in a user's loop."""
-    if ctx.num_workers == 1:
-        return Alone()
-    return GradientLoop(
-        ctx,
-        loop,
-        bucket_size=parts.bucket_size,
-        overlap=parts.overlap,
-        make=lambda layouts, optimizer: parts.open(ctx, layouts, optimizer),
-    )
-
-
 def _take_momentum(optimizer: Optimizer) -> float:
     """The optimizer's momentum, which it has no more afterwards."""
     momenta = {float(group.get("momentum") or 0.0) for group in optimizer.param_groups}
@@ -189,19 +168,64 @@ def _take_momentum(optimizer: Optimizer) -> float:
     return min(momenta)
 
 
-def parts_cost(parts: Parts, workload: Workload, place: Placement, batch: int, model: ComputeModel) -> Cost:
-    """The closed form of a step with these parts."""
-    parts.check_workers(place.num_workers)
-    codec, price, known = parts.whole_codec(0.0), price_on(place, model), dict[Flat, BucketCost]()
+class Recipe(Strategy):
+    """A strategy that is made of parts and nothing else.
 
-    def bucket(shapes: tuple[torch.Size, ...], dtype: torch.dtype) -> BucketCost:
-        sizes = tuple(shape.numel() for shape in shapes if shape.numel())
-        flat = Flat(sizes, dtype, torch.device("meta"))
-        if flat not in known:
-            known[flat] = bucket_cost(codec, parts.exchange, flat, place, price)
-        return known[flat]
+    A method gives its settings, its `parts` and its `limits`. More workers than the parts can serve are refused, see
+    `Parts.check_workers`.
+    """
 
-    blocks = not parts.overlap and isinstance(parts.exchange, GTopKTree)
-    left = 0.0 if parts.feedback == "momentum_correction" and place.num_workers > 1 else 1.0
-    size, overlap = parts.bucket_size, parts.overlap
-    return buckets_cost(workload, place, batch, model, size, overlap, bucket, blocks=blocks, optimizer=left)
+    @property
+    @abstractmethod
+    def parts(self) -> Parts:
+        """What it is made of, by its settings."""
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def roles(self, num_workers: int) -> Roles:
+        """No services; StrategyError for more workers than payloads can be summed of."""
+        self.parts.check_workers(num_workers)
+        return Roles()
+
+    def bind(self, ctx: Context, task: Task) -> Worker:
+        """A worker that trains a task with the parts."""
+        parts = self.parts
+        return GradientWorker(
+            ctx,
+            task,
+            bucket_size=parts.bucket_size,
+            overlap=parts.overlap,
+            make=lambda layouts, optimizer: parts.open(ctx, layouts, optimizer),
+        )
+
+    def attach(self, ctx: Context, loop: Loop) -> Attachment:
+        """The parts in a user's loop; one worker sends nothing, so its loop stays as it is."""
+        if ctx.num_workers == 1:
+            return Alone()
+        parts = self.parts
+        return GradientLoop(
+            ctx,
+            loop,
+            bucket_size=parts.bucket_size,
+            overlap=parts.overlap,
+            make=lambda layouts, optimizer: parts.open(ctx, layouts, optimizer),
+        )
+
+    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
+        """The closed form of a step with the parts, bucket by bucket."""
+        parts = self.parts
+        parts.check_workers(place.num_workers)
+        codec, price, known = parts.whole_codec(0.0), price_on(place, model), dict[Flat, BucketCost]()
+
+        def bucket(shapes: tuple[torch.Size, ...], dtype: torch.dtype) -> BucketCost:
+            sizes = tuple(shape.numel() for shape in shapes if shape.numel())
+            flat = Flat(sizes, dtype, torch.device("meta"))
+            if flat not in known:
+                known[flat] = bucket_cost(codec, parts.exchange, flat, place, price)
+            return known[flat]
+
+        blocks = not parts.overlap and isinstance(parts.exchange, GTopKTree)
+        left = 0.0 if parts.feedback == "momentum_correction" and place.num_workers > 1 else 1.0
+        size, overlap = parts.bucket_size, parts.overlap
+        return buckets_cost(workload, place, batch, model, size, overlap, bucket, blocks=blocks, optimizer=left)

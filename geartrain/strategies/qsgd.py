@@ -16,24 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from geartrain.cluster.placement import Placement
 from geartrain.codecs import qsgd
-from geartrain.cost.compute import ROOFLINE, ComputeModel
-from geartrain.cost.terms import Cost
 from geartrain.exchange.gather_sum import GatherSum
-from geartrain.runtime.attachment import Attachment, Loop
-from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
-from geartrain.runtime.worker import Task, Worker
+from geartrain.runtime.strategy import Limit, Needs, Paper
 from geartrain.strategies.papers import COMM_SURVEY
-from geartrain.strategies.parts import Parts, attach_parts, bind_parts, parts_cost
+from geartrain.strategies.parts import Parts, Recipe
 from geartrain.strategies.single import Single
-from geartrain.strategies.text import Size, check_fields, check_most, render
-from geartrain.workload.spec import Workload
+from geartrain.strategies.text import Size, check_fields, check_most
 
 
 @dataclass(frozen=True, kw_only=True)
-class QSGD(Strategy):
+class QSGD(Recipe):
     """Gradients in a few bits per number.
 
         g <- sum_i Q(weight_i * g_i)
@@ -76,17 +69,5 @@ class QSGD(Strategy):
         codec = qsgd.QSGD(levels=self.levels, block=self.block)
         return Parts(codec=codec, exchange=GatherSum(), bucket_size=self.bucket_size, overlap=self.overlap)
 
-    def __str__(self) -> str:
-        return render(self)
-
-    def bind(self, ctx: Context, task: Task) -> Worker:
-        return bind_parts(self.parts, ctx, task)
-
-    def attach(self, ctx: Context, loop: Loop) -> Attachment:
-        return attach_parts(self.parts, ctx, loop)
-
     def limits(self) -> Sequence[Limit]:
         return (Limit(QSGD(), "equals", Single(), num_workers=1),)
-
-    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
-        return parts_cost(self.parts, workload, place, batch, model)

@@ -18,24 +18,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from geartrain.cluster.placement import Placement
 from geartrain.codecs.sign import ScaledSign, Sign
-from geartrain.cost.compute import ROOFLINE, ComputeModel
-from geartrain.cost.terms import Cost
 from geartrain.exchange.gather_sum import GatherSum
-from geartrain.runtime.attachment import Attachment, Loop
-from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
-from geartrain.runtime.worker import Task, Worker
+from geartrain.runtime.strategy import Limit, Needs, Paper
 from geartrain.strategies.papers import COMM_SURVEY
-from geartrain.strategies.parts import Parts, attach_parts, bind_parts, parts_cost
+from geartrain.strategies.parts import Parts, Recipe
 from geartrain.strategies.single import Single
-from geartrain.strategies.text import Size, check_fields, render
-from geartrain.workload.spec import Workload
+from geartrain.strategies.text import Size, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSGD(Strategy):
+class SignSGD(Recipe):
     """Gradients as signs.
 
         g <- sum_i mean|u_i| sgn(u_i), with error feedback;   or   g <- sgn(sum_i sgn(g_i))
@@ -84,17 +77,5 @@ class SignSGD(Strategy):
             overlap=self.overlap,
         )
 
-    def __str__(self) -> str:
-        return render(self)
-
-    def bind(self, ctx: Context, task: Task) -> Worker:
-        return bind_parts(self.parts, ctx, task)
-
-    def attach(self, ctx: Context, loop: Loop) -> Attachment:
-        return attach_parts(self.parts, ctx, loop)
-
     def limits(self) -> Sequence[Limit]:
         return (Limit(SignSGD(), "equals", Single(), num_workers=1),)
-
-    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
-        return parts_cost(self.parts, workload, place, batch, model)

@@ -17,25 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from geartrain.cluster.placement import Placement
 from geartrain.codecs import terngrad
-from geartrain.cost.compute import ROOFLINE, ComputeModel
-from geartrain.cost.terms import Cost
 from geartrain.exchange.all_reduce import AllReduce
 from geartrain.exchange.gather_sum import GatherSum
-from geartrain.runtime.attachment import Attachment, Loop
-from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Limit, Needs, Paper, Roles, Strategy
-from geartrain.runtime.worker import Task, Worker
+from geartrain.runtime.strategy import Limit, Needs, Paper
 from geartrain.strategies.papers import COMM_SURVEY
-from geartrain.strategies.parts import Parts, attach_parts, bind_parts, parts_cost
+from geartrain.strategies.parts import Parts, Recipe
 from geartrain.strategies.single import Single
-from geartrain.strategies.text import Size, check_fields, render
-from geartrain.workload.spec import Workload
+from geartrain.strategies.text import Size, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernGrad(Strategy):
+class TernGrad(Recipe):
     """Gradients in three values.
 
         g <- sum_i s_i t_i,   t_i in {-1, 0, 1} with mean weight_i * g_i / s_i
@@ -81,21 +74,5 @@ class TernGrad(Strategy):
             overlap=self.overlap,
         )
 
-    def __str__(self) -> str:
-        return render(self)
-
-    def roles(self, num_workers: int) -> Roles:
-        self.parts.check_workers(num_workers)
-        return Roles()
-
-    def bind(self, ctx: Context, task: Task) -> Worker:
-        return bind_parts(self.parts, ctx, task)
-
-    def attach(self, ctx: Context, loop: Loop) -> Attachment:
-        return attach_parts(self.parts, ctx, loop)
-
     def limits(self) -> Sequence[Limit]:
         return (Limit(TernGrad(), "equals", Single(), num_workers=1),)
-
-    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
-        return parts_cost(self.parts, workload, place, batch, model)

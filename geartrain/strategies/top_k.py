@@ -17,25 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from geartrain.cluster.placement import Placement
 from geartrain.codecs import top_k
-from geartrain.cost.compute import ROOFLINE, ComputeModel
-from geartrain.cost.terms import Cost
 from geartrain.exchange.gather_sum import GatherSum
-from geartrain.runtime.attachment import Attachment, Loop
-from geartrain.runtime.context import Context
-from geartrain.runtime.strategy import Limit, Needs, Paper, Strategy
-from geartrain.runtime.worker import Task, Worker
+from geartrain.runtime.strategy import Limit, Needs, Paper
 from geartrain.strategies.papers import COMM_SURVEY
-from geartrain.strategies.parts import Feedback, Parts, attach_parts, bind_parts, parts_cost
+from geartrain.strategies.parts import Feedback, Parts, Recipe
 from geartrain.strategies.single import Single
 from geartrain.strategies.synchronous import Synchronous
-from geartrain.strategies.text import Size, check_fields, check_share, render
-from geartrain.workload.spec import Workload
+from geartrain.strategies.text import Size, check_fields, check_share
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(Strategy):
+class TopK(Recipe):
     """Sparse gradients: the largest numbers now, the others when they have grown.
 
         g <- sum_i top_k(weight_i * g_i + e_i),   e_i <- what was not sent
@@ -89,21 +82,9 @@ class TopK(Strategy):
             overlap=self.overlap,
         )
 
-    def __str__(self) -> str:
-        return render(self)
-
-    def bind(self, ctx: Context, task: Task) -> Worker:
-        return bind_parts(self.parts, ctx, task)
-
-    def attach(self, ctx: Context, loop: Loop) -> Attachment:
-        return attach_parts(self.parts, ctx, loop)
-
     def limits(self) -> Sequence[Limit]:
         return (
             Limit(TopK(density=1.0), "equals", Synchronous()),
             Limit(TopK(density=1.0, feedback="none", bucket_size=64, overlap=False), "equals", Synchronous()),
             Limit(TopK(), "equals", Single(), num_workers=1),
         )
-
-    def cost(self, workload: Workload, place: Placement, batch: int, model: ComputeModel = ROOFLINE) -> Cost:
-        return parts_cost(self.parts, workload, place, batch, model)
