@@ -25,10 +25,11 @@ from geartrain.emu.plan import Edge, Plan, make_plan
 from geartrain.engines.accelerator import CHARGED, LATE, OVERSLEPT, SLEPT
 from geartrain.engines.base import Engine
 from geartrain.engines.emulated_rank import EmulatedProgram, Seat
-from geartrain.engines.emulated_start import Start, check_start, make_children, outputs, signals_raised
+from geartrain.engines.emulated_start import Start, check_start, make_children, outputs
 from geartrain.engines.launch import GRACE, PATIENCE, PRELOAD, Outcome, launch
 from geartrain.engines.rank_process import Job, Program
 from geartrain.engines.real import FunctionProgram, ScriptProgram
+from geartrain.engines.signals import signals_raised
 from geartrain.errors import ConfigurationError, RunError, ScriptError
 from geartrain.record.log import RunRecord
 from geartrain.runtime.context import Context
@@ -168,7 +169,7 @@ def _run_processes(
     sys.stderr.flush()
     with ExitStack() as stack:
         descriptors = stack.enter_context(outputs(len(job.roles), prefix_output))
-        stack.enter_context(signals_raised())
+        stack.enter_context(signals_raised(client.SignalReceived))
         # Processes that only help come last, so that indices of the others are ranks.
         children = sorted(make_children(network, placement, job, prefix_output, how), key=lambda child: child.helps)
         ended, outcome.interrupted = station.run_children(network, children, descriptors, GRACE)

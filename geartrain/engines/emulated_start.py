@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
 from geartrain.cluster.placement import Placement
-from geartrain.emu.client import Network, SignalReceived, spawn_setting
+from geartrain.emu.client import Network, spawn_setting
 from geartrain.emu.messages import Child
 from geartrain.engines.emulated_rank import serve_store
 from geartrain.engines.launch import GRACE
@@ -36,7 +36,6 @@ from geartrain.errors import ConfigurationError
 Start = Literal["fork", "torchrun"]
 
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 JOB_FILE = "job"
 """In the folder of a run: what a rank that is a process of its own is to do."""
 
@@ -185,21 +184,3 @@ def _copy_lines(read: int, stream: int, prefix: bytes) -> None:
     with open(read, "rb") as lines:
         for line in lines:
             os.write(stream, prefix + (line if line.endswith(b"\n") else line + b"\n"))
-
-
-@contextmanager
-def signals_raised() -> Iterator[None]:
-    """Signals that end a program become errors here, so that the record so far is kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def received(number: int, frame: Any) -> None:
-        raise SignalReceived(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, received) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

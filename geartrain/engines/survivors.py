@@ -10,10 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,10 +20,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from geartrain.engines.launch import GRACE, PRELOAD, Outcome, one_thread_each
 from geartrain.engines.rank_process import Job, ending_path, read_endings, read_steps, run_rank
+from geartrain.engines.signals import signals_raised
 from geartrain.engines.standstill import tell_lost
 
 _HOST = "127.0.0.1"
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def left(rank: int) -> str:
@@ -44,7 +41,7 @@ def start_survivors(job: Job, prefix_output: bool, outcome: Outcome) -> None:
     store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     processes: dict[int, BaseProcess] = {}
     try:
-        with _signals_raised():
+        with signals_raised(_SignalReceived):
             multiprocessing.set_forkserver_preload(PRELOAD)
             context = multiprocessing.get_context("forkserver")
             with one_thread_each():
@@ -129,21 +126,3 @@ def _run(job: Job, told: dict[str, str]) -> None:
     """In the rank's process."""
     os.environ.update(told)
     run_rank(job)
-
-
-@contextmanager
-def _signals_raised() -> Iterator[None]:
-    """Signals that end a program become errors here, so that the record so far is kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def received(number: int, frame: Any) -> None:
-        raise _SignalReceived(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, received) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
