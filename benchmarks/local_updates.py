@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from synchronous_vs_ddp import BATCH, WIDTH, Mlp
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -40,42 +41,14 @@ from geartrain.engines.recording import RecordingGroup
 from geartrain.record.split import split
 from geartrain.runtime.context import Context
 from geartrain.runtime.loop import Training
-from geartrain.runtime.worker import Batch, Batches, Task
+from geartrain.runtime.worker import Batch, Task
 from geartrain.strategies import parse
 from geartrain.tasks import get_task
 from geartrain.torch_private import enter_group
 
-WIDTH, BATCH = 512, 32
 PERIOD, SWITCH = 4, 8
 BAR, LOSS_BAR, EXPOSED_BAR = 1.05, 1e-5, 0.1
 LOSS_STEPS = 40
-
-
-class Mlp(Task):
-    """Six layers of 512: 1.3 million parameters, 5.3 MB; random data, other samples on every worker and step."""
-
-    name = "mlp"
-    source = "made up"
-
-    def model(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            layers: list[nn.Module] = []
-            for _ in range(5):
-                layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-            return nn.Sequential(*layers, nn.Linear(WIDTH, 10))
-
-    def optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(params, lr=0.01, momentum=0.9)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return nn.functional.cross_entropy(model(batch.inputs), batch.targets)
-
-    def metric(self, model: nn.Module) -> dict[str, float]:
-        return {}
-
-    def batches(self, rank: int, num_workers: int, batch: int, seed: int) -> Batches:
-        return Drawn(rank, num_workers)
 
 
 class MlpAdamW(Mlp):
@@ -216,7 +189,7 @@ class Turns:
 
     def __call__(self, ctx: Context) -> tuple[list[float], list[float], float]:
         worker = parse(self.strategy).bind(ctx, self.task)
-        batches = self.task.batches(ctx.rank, ctx.num_workers, 0, 0)
+        batches = Drawn(ctx.rank, ctx.num_workers)
         assert isinstance(ctx.workers, RecordingGroup)
         plain = ctx.workers.inner  # others' run on gloo itself, where nothing is recorded
         enter_group(plain, "plain", "gloo", range(ctx.num_workers))

@@ -32,7 +32,7 @@ BAR = 1.05
 
 
 class Mlp(Task):
-    """Six layers of 512: 1.3 million parameters, 5.3 MB of gradients in buckets of 1 MiB; random data."""
+    """Six layers of 512: 1.3 million parameters, 5.3 MB of gradients; random data."""
 
     name = "mlp"
     source = "made up"
