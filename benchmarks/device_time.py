@@ -52,6 +52,7 @@ from geartrain.calibration.together import TimeSharing, curve_asks, curves, join
 from geartrain.cluster import Cluster, local_cluster
 from geartrain.cluster.measured import Measurements
 from geartrain.cost.profile import Profile, Profiled
+from geartrain.cost.table import Table
 from geartrain.engines.real import RealEngine
 from geartrain.engines.simulated import SimulatedEngine
 from geartrain.models.gpt2 import GPT2Size, gpt2
@@ -68,6 +69,7 @@ from geartrain.tasks.data import DealtBatches
 BARS = {1: (0.08, 0.15), 2: (0.10, 0.20), 4: (0.10, 0.20)}
 SIMULATED = 3  # steps, of which the first is left out
 PATIENCE = 240.0  # seconds of one part
+TABLES = 3  # of each operation the one in the middle counts
 LENGTH = 128  # tokens of a sample of GPT-2
 KEPT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -148,6 +150,7 @@ class Case:
     Attributes:
         batch: samples of each worker.
         steps: measured ones of one process; of several as many fewer, as they share cores.
+        trainings: that are timed one after another, as short ones may fall into a slow second of the host.
         numbers: they matter to what it costs, and are cheap to compute.
         most_ranks, most_rounds: what the time allows.
     """
@@ -155,6 +158,7 @@ class Case:
     task: Callable[[], Task]
     batch: int
     steps: int
+    trainings: int = 1
     numbers: bool = False
     most_ranks: int = 4
     most_rounds: int = 9
@@ -165,9 +169,9 @@ class Case:
 
 
 CASES: Mapping[str, Case] = {
-    "digits": Case(lambda: get_task("digits"), 64, 60, numbers=True),
+    "digits": Case(lambda: get_task("digits"), 64, 60, trainings=10, numbers=True),
     "characters": Case(lambda: get_task("characters"), 16, 40),
-    "packages-text": Case(lambda: get_task("packages-text"), 64, 60, numbers=True),
+    "packages-text": Case(lambda: get_task("packages-text"), 64, 60, trainings=10, numbers=True),
     "resnet18": Case(ResNet18, 8, 12),
     "gpt2-1": Case(GPT2Small, 1, 8, most_rounds=1),
     "gpt2-8": Case(GPT2Small, 8, 3, most_ranks=1, most_rounds=1),
@@ -184,11 +188,15 @@ def training(case: Case, ranks: int, steps: int) -> Training:
 
 @dataclass(frozen=True)
 class Timed:
-    """`main(ctx)`: a training whose steps are timed; per step (wall seconds, CPU seconds of the process)."""
+    """`main(ctx)`: trainings whose steps are timed; of each, per step (wall seconds, CPU seconds of the process)."""
 
     training: Training
+    trainings: int
 
-    def __call__(self, ctx: Context) -> list[tuple[float, float]]:
+    def __call__(self, ctx: Context) -> list[list[tuple[float, float]]]:
+        return [self._once(ctx) for _ in range(self.trainings)]
+
+    def _once(self, ctx: Context) -> list[tuple[float, float]]:
         marks: list[tuple[float, float]] = []
         mark = ctx.mark_step
 
@@ -198,6 +206,7 @@ class Timed:
 
         ctx.mark_step = noted  # type: ignore[method-assign]
         self.training(ctx)
+        ctx.mark_step = mark  # type: ignore[method-assign]
         pairs = zip(marks[::2], marks[1::2], strict=True)
         return [(end[0] - begin[0], end[1] - begin[1]) for begin, end in pairs]
 
@@ -207,9 +216,10 @@ def real_part(asked: dict[str, Any]) -> dict[str, float]:
     case, ranks = CASES[asked["case"]], asked["ranks"]
     wanted = case.steps // 3 if asked["quick"] else case.steps
     steps = case.warm_up + max(3, wanted // ranks)
-    main = Timed(training(case, ranks, steps))
+    main = Timed(training(case, ranks, steps), 1 if asked["quick"] else case.trainings)
     results = RealEngine(device=asked["device"]).run(main, local_cluster(), workers=ranks).results
-    by_step = list(zip(*results[:ranks], strict=True))[case.warm_up :]
+    by_training = (zip(*ranks_steps, strict=True) for ranks_steps in zip(*results[:ranks], strict=True))
+    by_step = [step for steps in by_training for step in list(steps)[case.warm_up :]]
     return {
         "wall": statistics.median(max(wall for wall, _ in step) for step in by_step),
         "cpu": statistics.median(statistics.fmean(cpu for _, cpu in step) for step in by_step),
@@ -246,13 +256,7 @@ def predicted_part(asked: dict[str, Any]) -> dict[str, Any]:
     ranks = [ranks for ranks in asked["all_ranks"] if ranks <= case.most_ranks]
     steps = case.warm_up + case.steps // 2 if case.numbers else SIMULATED  # how many zeros there are half way
     recorded = {each: record_step(training(case, each, 1), each, numbers=case.numbers, steps=steps) for each in ranks}
-    table = measure_operations(
-        [*recorded.values()],
-        repeats=5 if asked["quick"] else 15,
-        seconds=0.1 if asked["quick"] else 0.2,
-        device=torch.device(asked["device"]),
-        clock=clock_of(asked),
-    )
+    table = median_of([measured_table(asked, [*recorded.values()]) for _ in range(1 if asked["quick"] else TABLES)])
     fine = replace(rough, table=table)
     return {
         str(each): {
@@ -263,6 +267,23 @@ def predicted_part(asked: dict[str, Any]) -> dict[str, Any]:
         }
         for each in ranks
     }
+
+
+def measured_table(asked: dict[str, Any], recorded: Sequence[Recorded]) -> Table:
+    return measure_operations(
+        recorded,
+        repeats=5 if asked["quick"] else 15,
+        seconds=0.1 if asked["quick"] else 0.2 / TABLES,
+        device=torch.device(asked["device"]),
+        clock=clock_of(asked),
+    )
+
+
+def median_of(tables: Sequence[Table]) -> Table:
+    """Of each operation the table in the middle: one of them may have been measured in a slow second of the host."""
+    keys = [key for key in tables[0].entries if all(key in table.entries for table in tables)]
+    middle = {key: sorted((one.entries[key] for one in tables), key=lambda entry: entry.seconds) for key in keys}
+    return replace(tables[0], entries={key: entries[len(entries) // 2] for key, entries in middle.items()})
 
 
 def step_seconds(case: Case, ranks: int, profile: Profile, shared: Mapping[int, dict[str, Any]]) -> float:

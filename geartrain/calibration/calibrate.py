@@ -99,12 +99,16 @@ def calibrate(
 
 
 def predict(cluster: Cluster) -> tuple[Prediction, ...]:
-    """The times that the simulated engine has, on a cluster, for the collectives that were measured of it."""
+    """The times that the simulated engine has, on a cluster, for the collectives that were measured of it.
+
+    By its links: curves say what an all-reduce adds to computing, which is more than it takes after a barrier.
+    """
     measured = cluster.measured
     if measured is None or not measured.collectives:
         return ()
+    links = cluster.model_copy(update={"measured": None})
     program = TimeCollectives(tuple((one.kind, one.size) for one in measured.collectives), EXACT)
-    record = SimulatedEngine().run(program, cluster, workers=measured.ranks, meta=True)
+    record = SimulatedEngine().run(program, links, workers=measured.ranks, meta=True)
     simulated = joined(record.results)
     return tuple(Prediction(one, other.time) for one, other in zip(measured.collectives, simulated, strict=True))
 

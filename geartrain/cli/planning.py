@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from geartrain.planner.predictor import Told
 from geartrain.planner.search import plan as find_plan
 from geartrain.planner.statistics import Statistics
 from geartrain.planner.written import Names, as_command, as_json, as_python, as_toml
+from geartrain.predict.prediction import Prediction
 from geartrain.predict.table import NOTE, predictions_table
 from geartrain.record.files import RunFolder, readable, write_together
 from geartrain.record.text import print_whole
@@ -108,7 +109,7 @@ def _telling() -> Iterator[Told]:
 
 def _print(console: Console, plan: Plan, names: Names) -> None:
     few = [plan.best, *plan.runners_up]
-    print_whole(console, predictions_table([one.confirmed or one.closed for one in few if _same(one, plan.best)]))
+    print_whole(console, predictions_table(_side_by_side(few)))
     console.print(_sentence(plan.best, names), markup=False, soft_wrap=True)
     for title, lines in (
         ("How it was found", plan.notes),
@@ -128,14 +129,20 @@ def _print(console: Console, plan: Plan, names: Names) -> None:
     console.print(f"\n{NOTE}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _same(one: Candidate, best: Candidate) -> bool:
-    """Whether two were answered by the same means, so that they stand in one table."""
-    return (one.confirmed is None) == (best.confirmed is None)
+def _side_by_side(candidates: Sequence[Candidate]) -> list[Prediction]:
+    """What was found by the same means as of the first one: simulated with all its workers, or else by closed form."""
+    whole = [one for one in candidates if one.confirmed and one.confirmed.question.ranks == one.ranks]
+    if candidates[0] not in whole:
+        return [one.closed for one in candidates]
+    return [one.confirmed for one in whole if one.confirmed]
 
 
 def _sentence(best: Candidate, names: Names) -> str:
     services = f" and {best.services} service(s)" if best.services else ""
-    how = "simulated" if best.confirmed else "by closed form"
+    how = "by closed form"
+    if best.confirmed:
+        some = best.confirmed.question.ranks < best.ranks
+        how = f"by closed form and a simulation of {best.confirmed.question.ranks} workers" if some else "simulated"
     return (
         f"Plan for {names.chosen(best.checkpointing)} on {names.cluster}: {best.strategy} with {best.ranks} "
         f"worker(s){services}, {best.batch // best.ranks} sample(s) each, "

@@ -37,7 +37,7 @@ Compute = Annotated[
     typer.Option(
         metavar="MODEL",
         help='What prices computing: roofline, roofline:efficiency=0.5, "constant:10 us" a kernel, table:FILE, '
-        "profile:NAME, measured (of a task, on this machine).",
+        "profile:FILE, measured (of a task, on this machine).",
     ),
 ]
 Simulate = Annotated[

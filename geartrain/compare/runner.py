@@ -10,6 +10,7 @@ from geartrain.compare.cell import Result, run_cell, whole_batch_compute
 from geartrain.compare.finished import read_result
 from geartrain.compare.folder import GridFolder
 from geartrain.compare.grid import Cell, Grid
+from geartrain.runtime.targets import Targets
 from geartrain.units import format_time
 
 
@@ -109,7 +110,7 @@ def run_grid(grid: Grid, progress: Progress) -> Comparison:
                 comparison.baselines[run.cell.cluster.name] = outcome
                 if folder:
                     folder.keep_baseline(run.cell.cluster.name, outcome)
-            progress.done(describe(run, outcome))
+            progress.done(describe(run, outcome, grid.targets))
     except KeyboardInterrupt:
         comparison.interrupted = True
     comparison.results = [result for _, result in sorted(results.items())]
@@ -138,7 +139,7 @@ def _outcomes(grid: Grid, runs: Sequence[Run], progress: Progress) -> Iterator[t
             return
 
 
-def describe(run: Run, outcome: Outcome) -> str:
+def describe(run: Run, outcome: Outcome, targets: Targets | None = None) -> str:
     """A run and what came of it, in one line."""
     if not isinstance(outcome, Result):
         return f"{run}: {'failed' if outcome is None else format_time(outcome) + ' of computing a step'}"
@@ -148,5 +149,8 @@ def describe(run: Run, outcome: Outcome) -> str:
         return f"{run}: failed: {outcome.error.splitlines()[0]}"
     parts = [] if outcome.mean is None else [f"{format_time(outcome.mean.step_time)} a step"]
     parts += [] if outcome.final_loss is None else [f"loss {outcome.final_loss:.4g} after {outcome.steps} steps"]
-    parts += [] if outcome.time_to_target is None else [f"target reached in {format_time(outcome.time_to_target)}"]
+    if outcome.time_to_target is not None:
+        parts.append(f"target reached in {format_time(outcome.time_to_target)}")
+    elif targets and (targets.loss, targets.metric) != (None, None):
+        parts.append("target not reached")
     return f"{run}: {', '.join(parts) or 'done'}{' (read)' if outcome.read else ''}"

@@ -144,6 +144,11 @@ def _simulation(best: Candidate) -> Iterator[str]:
     if best.confirmed is None:
         return
     if best.confirmed.question.ranks < best.ranks:
-        yield f"simulated with {best.confirmed.question.ranks} of {best.ranks} workers"
+        messages = best.closed.messages_per_rank * best.ranks
+        yield (
+            f"simulated with {best.confirmed.question.ranks} of {best.ranks} workers: a step of all has "
+            f"{messages:,.0f} messages; the command below simulates every one of them, which may take long, and "
+            "`geartrain predict` with the same arguments none"
+        )
     if abs(best.correction - 1) > _OFF:
         yield f"simulated, a step takes {best.correction:.3g} times what the closed form says"

@@ -34,7 +34,8 @@ def lost(best: Candidate, other: Candidate) -> str:
     more = [_told(name, value, "more") for name, value in parts if value >= _LEAST * gap]
     less = [_told(name, -value, "less") for name, value in parts if -value >= _LEAST * gap]
     slower = f"{ratio - 1:.2%} slower" if ratio < _FAR else f"{ratio:.3g} times as slow"
-    text = f"{other.strategy}: {slower}, {format_time(gap)} more a step"
+    each = "a step" if other.batch == best.batch else f"for {best.batch} samples"
+    text = f"{other.strategy}: {slower}, {format_time(gap)} more {each}"
     text += f": {', '.join(more)}" if more else ""
     text += f", although {', '.join(less)}" if less else ""
     return text + _apart(best, other)

@@ -101,7 +101,9 @@ def _sentence(split: Split, slowest: RankSplit) -> str:
     reasons = _reasons(split, slowest)
     total = slowest.total
     share = f"{total.compute / total.time:.0%} of it computing" if total.time > 0 else "doing nothing"
-    begin = f"Slowest is rank {slowest.rank}: {format_time(total.time)}, {share}"
+    tied = any(rank.total.end > total.end for rank in split.ranks)
+    among = f" (of those that ended within {_LATE:.0%}, it stood still least)" if tied else ""
+    begin = f"Slowest is rank {slowest.rank}{among}: {format_time(total.time)}, {share}"
     if not reasons["stood_still"]:
         end = "it never stood still"
     else:

@@ -102,7 +102,7 @@ def parse_vary(text: str) -> Axis:
     _check_key(key)
     if ".." in rest:
         return _range(key, rest)
-    read = [_value(part.strip()) for part in rest.split(",")]
+    read = [_value(part.strip(), key) for part in rest.split(",")]
     quantity = _same(key, rest, [quantity for _, quantity in read])
     values = tuple(dict.fromkeys(value for value, _ in read))
     numbers = [value for value in values if not isinstance(value, str)]
@@ -130,7 +130,7 @@ def _quantity_at(cluster: Cluster, key: str) -> QuantityName | None:
             found = found.get(step)
         elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
             found = found[int(step)]
-    return _value(found)[1] if isinstance(found, str) else None
+    return _value(found, key)[1] if isinstance(found, str) else None
 
 
 def _check_key(key: str) -> None:
@@ -148,7 +148,7 @@ def _check_key(key: str) -> None:
 def _range(key: str, text: str) -> Axis:
     ends, _, count = text.partition(":")
     low_text, _, high_text = ends.partition("..")
-    (low, one), (high, other) = _value(low_text.strip()), _value(high_text.strip())
+    (low, one), (high, other) = _value(low_text.strip(), key), _value(high_text.strip(), key)
     quantity = _same(key, text, [one, other])
     if isinstance(low, str) or isinstance(high, str):
         raise ConfigurationError(f"--vary {key}={text}: a range goes from a number to a number")
@@ -191,7 +191,7 @@ def _doubled(low: int, high: int) -> tuple[int, ...]:
     return (*([low] if low < 1 else []), *values, high)
 
 
-def _value(text: str) -> tuple[Value, QuantityName | None]:
+def _value(text: str, key: str) -> tuple[Value, QuantityName | None]:
     """A number, a quantity with its unit, or a word."""
     for kind in (int, float):
         try:
@@ -204,7 +204,7 @@ def _value(text: str) -> tuple[Value, QuantityName | None]:
                 return quantity.parse(text), name  # type: ignore[return-value]  # the keys are the names
             except UnitError:
                 continue
-        raise UnitError(f"{text!r} has an unknown unit; write a value like 25Gbit/s, 50us, 4MiB or 8")
+        raise UnitError(f"{key}: {text!r} has an unknown unit; write a value like 25Gbit/s, 50us, 4MiB or 8")
     return text, None
 
 

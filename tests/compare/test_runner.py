@@ -1,12 +1,14 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from geartrain.cluster import load_cluster
 from geartrain.compare.cell import KEYS
-from geartrain.compare.runner import num_runs, run_grid
+from geartrain.compare.runner import describe, num_runs, run_grid
 from geartrain.errors import ConfigurationError, DeadlockError, NotFinite, PlacementError, TaskError
+from geartrain.runtime.targets import Targets
 from tests.compare.fakes import Fake, FakeEngine, Silent, grid
 
 _ETHERNET = load_cluster("ethernet-1g")
@@ -52,6 +54,15 @@ def test_efficiency_is_compute_on_one_worker_over_what_all_workers_took():
     assert [comparison.efficiency(result) for result in comparison.results] == [0.25, 0.125]
     without = run_grid(grid(single=None), Silent())
     assert without.efficiency(without.results[0]) is None
+
+
+def test_a_target_is_told_reached_or_not():
+    result = run_grid(grid(), Silent()).results[0]
+    assert describe("cell", result).endswith("after 4 steps")
+    assert describe("cell", result, Targets(evaluate_every=2)).endswith("after 4 steps")
+    assert describe("cell", result, Targets(metric=0.9)).endswith("after 4 steps, target not reached")
+    reached = replace(result, time_to_target=2.0)
+    assert describe("cell", reached, Targets(metric=0.9)).endswith("after 4 steps, target reached in 2 s")
 
 
 def test_a_cell_that_fails_leaves_the_others():

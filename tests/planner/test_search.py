@@ -161,7 +161,7 @@ def test_more_workers_than_are_simulated_are_corrected_by_fewer(monkeypatch):
     assert (found.confirmed.question.ranks, found.confirmed.question.batch) == (2, 4)
     form = predict(asked.question(parse("synchronous"), 2, 4))
     assert found.step_time == pytest.approx(first.step_time * found.confirmed.step_time / form.step_time)
-    assert "simulated with 2 of 4 workers" in _notes(asked, found)
+    assert any(note.startswith("simulated with 2 of 4 workers: a step of all has ") for note in _notes(asked, found))
 
 
 def test_why_tells_parts_that_make_up_the_difference():
