@@ -324,7 +324,9 @@ def run(
     )
 )
 def validate(
-    quick: Annotated[bool, typer.Option("--quick", help="Few random networks and one small grid, in minutes; all published figures.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few random networks and one small grid, in minutes; all published figures.")
+    ] = False,
     only: Annotated[
         str | None,
         typer.Option(
