@@ -72,9 +72,9 @@ PATIENCE = 240.0  # seconds of one part
 TABLES = 3  # of each operation the one in the middle counts
 LENGTH = 128  # tokens of a sample of GPT-2
 KEPT = {
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # the most it takes
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-}  # the first is the most it takes
+}
 
 
 @dataclass(frozen=True)
@@ -470,7 +470,7 @@ def main() -> int:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--rounds", type=int, default=None)
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which nothing new is begun")
+    parser.add_argument("--minutes", type=float, default=15.0, help="after which nothing new is begun")
     parser.add_argument("--quick", action="store_true", help="one round, fewer repeats and steps")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clock", default="wall", choices=["wall", "cpu"])

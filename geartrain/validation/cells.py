@@ -288,7 +288,7 @@ def step_of(record: RunRecord | None) -> Step | None:
     if record is None:
         return None
     parts = split(record)
-    workers = [rank.steps for rank in parts.ranks if rank.role == "worker"]
+    workers = [rank.steps for rank in parts.ranks if rank.role == "worker" and not rank.lost]
     finished = min(map(len, workers), default=0)
     warm_up = min(-(-finished // _WARM_UP_PART), max(finished - 1, 0))
     mean = mean_step(parts, warm_up)

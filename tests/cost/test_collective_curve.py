@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from geartrain.calibration import calibrate
 from geartrain.cluster import Placement, load_cluster
 from geartrain.cluster.measured import CollectiveCurve, CollectiveTime, Measurements, Sharing
 from geartrain.cost.collective_curve import fit_curve
@@ -113,3 +114,11 @@ def test_the_simulator_takes_what_the_closed_form_takes():
     place = Placement(cluster, 2)
     assert found == pytest.approx([native_collective(place, "all_reduce", size, 4)[0] for size in sizes])
     assert found == pytest.approx([CURVE.seconds(size) for size in sizes])
+
+
+def test_bare_collectives_are_predicted_by_links():
+    """A curve says what an all-reduce adds to computing, and is not held against what one takes after a barrier."""
+    times = (CollectiveTime(kind="all_reduce", size=1 << 14, time=1.0, least=1.0),)
+    (plain,) = calibrate.predict(with_measured(collectives=times))
+    (curved,) = calibrate.predict(with_measured(collectives=times, curves=(CURVE,)))
+    assert curved == plain and plain.simulated != CURVE.seconds(1 << 14)

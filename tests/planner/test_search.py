@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from geartrain.cli import planning
 from geartrain.errors import CannotFit, ConfigurationError
 from geartrain.planner import confirm, lemmas, notes, space, why
 from geartrain.planner.ask import Candidate
@@ -162,6 +163,9 @@ def test_more_workers_than_are_simulated_are_corrected_by_fewer(monkeypatch):
     form = predict(asked.question(parse("synchronous"), 2, 4))
     assert found.step_time == pytest.approx(first.step_time * found.confirmed.step_time / form.step_time)
     assert any(note.startswith("simulated with 2 of 4 workers: a step of all has ") for note in _notes(asked, found))
+    assert planning._side_by_side([found, first]) == [first.closed, first.closed]
+    whole = dataclasses.replace(first, confirmed=first.closed)
+    assert planning._side_by_side([whole, found]) == [first.closed]
 
 
 def test_why_tells_parts_that_make_up_the_difference():
@@ -175,6 +179,8 @@ def test_why_tells_parts_that_make_up_the_difference():
     twice = why.lost(best, Candidate(closed=base, steps_factor=2.0, correction=0.010 / base.step_time))
     assert "2 times as slow" in twice and "it needs 2 times the steps" in twice
     assert "the same time" in why.lost(best, best)
+    larger = dataclasses.replace(base, question=asked.question(parse("synchronous"), 4, 16), step_time=0.030)
+    assert "50.00% slower, 5 ms more for 8 samples" in why.lost(best, Candidate(closed=larger))
 
 
 def statistics(**factors):

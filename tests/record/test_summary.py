@@ -50,6 +50,15 @@ def test_sentence_of_a_rank_that_waits():
     )
 
 
+def test_sentence_of_ranks_that_end_together():
+    """Rank 0 ends 0.5 % later, and stood still; rank 1 did not."""
+    waited = rank(0, blocked=[Blocked(1.0, 3.0, None, "", "queue")])
+    waited.end, other = 10.05, rank(1)
+    run = record(waited, other)
+    begin = "Slowest is rank 1 (of those that ended within 1%, it stood still least): 10 s, "
+    assert summarise(run, split(run))["sentence"].startswith(begin)
+
+
 def test_sentence_without_standing_still():
     run = record(rank(0))
     assert summarise(run, split(run))["sentence"].endswith("100% of it computing; it never stood still.")
